@@ -16,62 +16,61 @@ namespace {
 struct OpInfo {
   Op op;
   std::string_view name;
-  int arity;
 };
 
 constexpr OpInfo kOps[] = {
-    {Op::constant, "constant", 0},
-    {Op::parameter, "parameter", 0},
-    {Op::input, "input", 0},
-    {Op::space_size, "space_size", 0},
-    {Op::neg, "neg", 1},
-    {Op::exp, "exp", 1},
-    {Op::log, "log", 1},
-    {Op::log1p, "log1p", 1},
-    {Op::expm1, "expm1", 1},
-    {Op::log1mexp, "log1mexp", 1},
-    {Op::tanh, "tanh", 1},
-    {Op::sigmoid, "sigmoid", 1},
-    {Op::log_sigmoid, "log_sigmoid", 1},
-    {Op::softplus, "softplus", 1},
-    {Op::sqrt, "sqrt", 1},
-    {Op::abs, "abs", 1},
-    {Op::sign, "sign", 1},
-    {Op::is_finite, "is_finite", 1},
-    {Op::logical_not, "logical_not", 1},
-    {Op::to_real, "to_real", 1},
-    {Op::stop_gradient, "stop_gradient", 1},
-    {Op::add, "add", 2},
-    {Op::sub, "sub", 2},
-    {Op::mul, "mul", 2},
-    {Op::div, "div", 2},
-    {Op::zero_mul, "zero_mul", 2},
-    {Op::minimum, "minimum", 2},
-    {Op::maximum, "maximum", 2},
-    {Op::less, "less", 2},
-    {Op::less_equal, "less_equal", 2},
-    {Op::equal, "equal", 2},
-    {Op::logical_and, "logical_and", 2},
-    {Op::logical_or, "logical_or", 2},
-    {Op::select, "select", 3},
-    {Op::clip, "clip", 3},
-    {Op::lse, "lse", 1},
-    {Op::expect, "expect", 2},
-    {Op::vocab_sum, "vocab_sum", 1},
-    {Op::vocab_max, "vocab_max", 1},
-    {Op::vocab_argmax, "vocab_argmax", 1},
-    {Op::pick, "pick", 2},
-    {Op::anchor, "anchor", 1},
-    {Op::log_sum, "log_sum", 1},
-    {Op::softmax, "softmax", 1},
-    {Op::gather, "gather", 1},
-    {Op::segment_sum, "segment_sum", 1},
-    {Op::segment_min, "segment_min", 1},
-    {Op::segment_max, "segment_max", 1},
-    {Op::reduce_sum, "reduce_sum", 1},
-    {Op::reduce_min, "reduce_min", 1},
-    {Op::reduce_max, "reduce_max", 1},
-    {Op::all_reduce, "all_reduce", 1},
+    {Op::constant, "constant"},
+    {Op::parameter, "parameter"},
+    {Op::input, "input"},
+    {Op::space_size, "space_size"},
+    {Op::neg, "neg"},
+    {Op::exp, "exp"},
+    {Op::log, "log"},
+    {Op::log1p, "log1p"},
+    {Op::expm1, "expm1"},
+    {Op::log1mexp, "log1mexp"},
+    {Op::tanh, "tanh"},
+    {Op::sigmoid, "sigmoid"},
+    {Op::log_sigmoid, "log_sigmoid"},
+    {Op::softplus, "softplus"},
+    {Op::sqrt, "sqrt"},
+    {Op::abs, "abs"},
+    {Op::sign, "sign"},
+    {Op::is_finite, "is_finite"},
+    {Op::logical_not, "logical_not"},
+    {Op::to_real, "to_real"},
+    {Op::stop_gradient, "stop_gradient"},
+    {Op::add, "add"},
+    {Op::sub, "sub"},
+    {Op::mul, "mul"},
+    {Op::div, "div"},
+    {Op::zero_mul, "zero_mul"},
+    {Op::minimum, "minimum"},
+    {Op::maximum, "maximum"},
+    {Op::less, "less"},
+    {Op::less_equal, "less_equal"},
+    {Op::equal, "equal"},
+    {Op::logical_and, "logical_and"},
+    {Op::logical_or, "logical_or"},
+    {Op::select, "select"},
+    {Op::clip, "clip"},
+    {Op::lse, "lse"},
+    {Op::expect, "expect"},
+    {Op::vocab_sum, "vocab_sum"},
+    {Op::vocab_max, "vocab_max"},
+    {Op::vocab_argmax, "vocab_argmax"},
+    {Op::pick, "pick"},
+    {Op::anchor, "anchor"},
+    {Op::log_sum, "log_sum"},
+    {Op::softmax, "softmax"},
+    {Op::gather, "gather"},
+    {Op::segment_sum, "segment_sum"},
+    {Op::segment_min, "segment_min"},
+    {Op::segment_max, "segment_max"},
+    {Op::reduce_sum, "reduce_sum"},
+    {Op::reduce_min, "reduce_min"},
+    {Op::reduce_max, "reduce_max"},
+    {Op::all_reduce, "all_reduce"},
 };
 
 constexpr bool in_order() {
@@ -82,22 +81,6 @@ constexpr bool in_order() {
   return i == static_cast<std::size_t>(Op::all_reduce) + 1;
 }
 static_assert(in_order(), "kOps lists every operation in the order of Op");
-
-const OpInfo& info_of(Op op) {
-  return kOps[static_cast<std::size_t>(op)];
-}
-
-std::string_view kind_name(Kind kind) {
-  switch (kind) {
-    case Kind::real:
-      return "number";
-    case Kind::index:
-      return "index";
-    case Kind::boolean:
-      return "condition";
-  }
-  return "?";
-}
 
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::invalid_argument, message);
@@ -118,84 +101,10 @@ bool is_commutative(Op op) {
   }
 }
 
-bool is_comparison(Op op) {
-  return op == Op::less || op == Op::less_equal || op == Op::equal;
-}
-
-bool is_whole(const Node& n) {
-  return n.op == Op::constant && n.kind == Kind::real && std::nearbyint(n.value) == n.value;
-}
-
-void need_kind(const Graph& graph, Op op, NodeId operand, Kind kind) {
-  const Kind found = graph.node(operand).kind;
-  if (found == kind) return;
-  std::string hint;
-  if (kind == Kind::real)
-    hint = found == Kind::boolean ? "; turn a condition into 0 or 1 with indicator()" : "";
-  if (kind == Kind::boolean) hint = "; compare it with a value to get a condition";
-  refuse(fmt::format("{} needs a {}, found a {}{}", op_name(op), kind_name(kind), kind_name(found), hint));
-}
-
-// The kind of two values that stand for each other: a whole constant passes for an index.
-Kind common_kind(const Graph& graph, Op op, NodeId a, NodeId b) {
-  const Node &na = graph.node(a), &nb = graph.node(b);
-  if (na.kind == nb.kind) return na.kind;
-  if (na.kind == Kind::index && is_whole(nb)) return Kind::index;
-  if (nb.kind == Kind::index && is_whole(na)) return Kind::index;
-  refuse(
-      fmt::format("{} needs two values of one kind (or an index and a whole constant), found a {} and a {}",
-                  op_name(op), kind_name(na.kind), kind_name(nb.kind)));
-}
-
-// Checks the operands' kinds; returns the result's.
-Kind pointwise_kind(const Graph& graph, Op op, NodeId a, NodeId b, NodeId c) {
-  switch (op) {
-    case Op::is_finite:
-      need_kind(graph, op, a, Kind::real);
-      return Kind::boolean;
-    case Op::logical_not:
-      need_kind(graph, op, a, Kind::boolean);
-      return Kind::boolean;
-    case Op::logical_and:
-    case Op::logical_or:
-      need_kind(graph, op, a, Kind::boolean);
-      need_kind(graph, op, b, Kind::boolean);
-      return Kind::boolean;
-    case Op::to_real:
-      return Kind::real;
-    case Op::stop_gradient:
-      return graph.node(a).kind;
-    case Op::select:
-      need_kind(graph, op, a, Kind::boolean);
-      return common_kind(graph, op, b, c);
-    default:
-      break;
-  }
-  if (is_comparison(op)) {
-    if (common_kind(graph, op, a, b) == Kind::boolean) {
-      refuse(fmt::format("{} compares numbers or indices, found conditions; combine them with &&, || and !",
-                         op_name(op)));
-    }
-    return Kind::boolean;
-  }
-  for (const NodeId operand : {a, b, c}) {
-    if (operand != no_node) need_kind(graph, op, operand, Kind::real);
-  }
-  return Kind::real;
-}
-
-void need_element(const Graph& graph, Op op, NodeId a) {
-  need_kind(graph, op, a, Kind::real);
-  const Space space = graph.node(a).space;
-  if (space == Space::element) return;
-  refuse(fmt::format("{} needs one value an element (row x vocabulary), found one in the space '{}'",
-                     op_name(op), graph.space_name(space)));
-}
-
 }  // namespace
 
 std::string_view op_name(Op op) {
-  return info_of(op).name;
+  return kOps[static_cast<std::size_t>(op)].name;
 }
 
 bool is_pointwise(Op op) {
@@ -219,20 +128,6 @@ bool is_sweep_reduction(Op op) {
 
 bool is_cross_reduction(Op op) {
   return op >= Op::segment_sum && op <= Op::all_reduce;
-}
-
-Space broadcast(const Graph& graph, Space a, Space b) {
-  if (a == b || b == Space::scalar) return a;
-  if (a == Space::scalar) return b;
-  const auto spans_element = [](Space s) {
-    return s == Space::rows || s == Space::vocab || s == Space::element;
-  };
-  if (spans_element(a) && spans_element(b)) return Space::element;
-  refuse(
-      fmt::format("values in the spaces '{}' and '{}' do not meet; implicit are scalar to anything, rows to "
-                  "element and vocab to "
-                  "element; bring one to the other's space along a map (to_rows, segment_sum, chosen, ...)",
-                  graph.space_name(a), graph.space_name(b)));
 }
 
 std::vector<bool> depends_on(const Graph& graph, const std::vector<NodeId>& sources) {
@@ -460,121 +355,6 @@ NodeId Graph::space_size(Space space) {
   Node n;
   n.op = Op::space_size;
   n.aux = static_cast<std::int8_t>(space);
-  return add(n);
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Operations
-
-NodeId Graph::apply(Op op, NodeId a, NodeId b, NodeId c) {
-  Node n;
-  n.op = op;
-  n.in = {a, b, c};
-  for (const NodeId in : n.in) {
-    if (in < no_node || in >= size()) {
-      throw Error(ErrorCode::internal,
-                  fmt::format("{}: operand {} is no node of this graph", op_name(op), in));
-    }
-  }
-  const int arity = info_of(op).arity;
-  for (int i = 0; i < 3; ++i) {
-    if ((n.in[static_cast<std::size_t>(i)] != no_node) == (i < arity)) continue;
-    throw Error(ErrorCode::internal, fmt::format("{} takes {} operands", op_name(op), arity));
-  }
-
-  if (is_pointwise(op)) {
-    n.kind = pointwise_kind(*this, op, a, b, c);
-    n.space = node(a).space;
-    if (b != no_node) n.space = broadcast(*this, n.space, node(b).space);
-    if (c != no_node) n.space = broadcast(*this, n.space, node(c).space);
-    return add(n);
-  }
-  switch (op) {
-    case Op::lse:
-    case Op::vocab_max:
-    case Op::anchor:
-    case Op::log_sum:
-      need_element(*this, op, a);
-      n.space = Space::rows;
-      return add(n);
-    case Op::vocab_argmax:
-      need_element(*this, op, a);
-      n.space = Space::rows;
-      n.kind = Kind::index;
-      return add(n);
-    case Op::softmax:
-      need_element(*this, op, a);
-      n.space = Space::element;
-      return add(n);
-    case Op::expect:
-      need_element(*this, op, a);
-      need_kind(*this, op, b, Kind::real);
-      broadcast(*this, Space::element, node(b).space);
-      n.space = Space::rows;
-      return add(n);
-    case Op::vocab_sum:
-      if (node(a).space != Space::vocab) need_element(*this, op, a);
-      need_kind(*this, op, a, Kind::real);
-      n.space = node(a).space == Space::vocab ? Space::scalar : Space::rows;
-      return add(n);
-    case Op::pick: {
-      need_kind(*this, op, a, Kind::real);
-      need_kind(*this, op, b, Kind::index);
-      if (node(b).space != Space::rows) {
-        refuse(fmt::format("pick needs one index a row, found an index in the space '{}'",
-                           space_name(node(b).space)));
-      }
-      const Space space = node(a).space;
-      if (space == Space::rows || space == Space::scalar) return a;
-      if (space != Space::vocab) need_element(*this, op, a);
-      n.space = Space::rows;
-      return add(n);
-    }
-    case Op::reduce_sum:
-    case Op::reduce_min:
-    case Op::reduce_max: {
-      need_kind(*this, op, a, Kind::real);
-      const Space space = node(a).space;
-      if (space == Space::scalar) refuse(fmt::format("{} of a scalar: nothing to reduce", op_name(op)));
-      if (space == Space::element) {
-        refuse(fmt::format("{} of one value an element: reduce over the vocabulary first", op_name(op)));
-      }
-      n.space = Space::scalar;
-      return add(n);
-    }
-    default:
-      throw Error(ErrorCode::internal, fmt::format("{} is not made by apply", op_name(op)));
-  }
-}
-
-NodeId Graph::along(Op op, NodeId a, std::string_view map_name) {
-  const IndexMap& map = this->map(map_name);
-  const bool gathers = op == Op::gather;
-  if (!gathers && op != Op::segment_sum && op != Op::segment_min && op != Op::segment_max) {
-    throw Error(ErrorCode::internal, fmt::format("{} does not go along a map", op_name(op)));
-  }
-  if (!gathers) need_kind(*this, op, a, Kind::real);
-  const Space needed = gathers ? map.to : map.from;
-  if (node(a).space != needed) {
-    refuse(fmt::format("{} along '{}' needs a value in the space '{}', found one in '{}'", op_name(op),
-                       map.name, space_name(needed), space_name(node(a).space)));
-  }
-  Node n;
-  n.op = op;
-  n.kind = node(a).kind;
-  n.space = gathers ? map.from : map.to;
-  n.in[0] = a;
-  n.symbol = intern(map.name);
-  return add(n);
-}
-
-NodeId Graph::all_reduce(NodeId a, std::string_view group) {
-  need_kind(*this, Op::all_reduce, a, Kind::real);
-  Node n;
-  n.op = Op::all_reduce;
-  n.space = node(a).space;
-  n.in[0] = a;
-  n.symbol = intern(group);
   return add(n);
 }
 
