@@ -1,0 +1,30 @@
+// One child of a spec, read and checked against the definition of its loss type.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "ir/spec_reader.h"
+
+namespace lossc::ir {
+
+/// The child under `at`. `block` is the transform of the logits block, which the child's own keys replace.
+ChildSpec read_child(const std::string& name, const Cursor& at, const Transform& block,
+                     const LossRegistry& registry, References& references);
+
+/// Replaces what the object under `at` names (scale, softcap, temperature, order; null switches off) in
+/// `transform`; true if it names any. Numbers are called `prefix`.<key>.
+bool read_transform(const Cursor& at, const std::string& prefix, References& references,
+                    Transform& transform);
+
+/// What a tensor of a spec holds. Two tensors with one name must be of one kind.
+struct TensorKind {
+  std::string kind;  ///< "labels", "advantages", "element", "rows", ...
+};
+
+/// The input tensors that the children use, by their names after renaming. Throws where one name means two
+/// kinds.
+std::map<std::string, TensorKind> spec_tensors(const std::vector<ChildSpec>& children,
+                                               const LossRegistry& registry);
+
+}  // namespace lossc::ir
