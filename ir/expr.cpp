@@ -13,7 +13,9 @@ using ir::Op;
 using ir::Space;
 
 void need_value(Expr a) {
-  if (!a) throw Error(ErrorCode::invalid_argument, "an empty expression has no value; assign one before use");
+  // Not `!a`: that is an expression of its own.
+  if (static_cast<bool>(a)) return;
+  throw Error(ErrorCode::invalid_argument, "an empty expression has no value; assign one before use");
 }
 
 ir::Graph& common_graph(Expr a, Expr b) {
