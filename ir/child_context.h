@@ -1,0 +1,93 @@
+// What a child's expression sees (LossContext), and the tensors and conditions that children share.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "ir/graph.h"
+#include "lossc/loss.h"
+#include "lossc/spec.h"
+
+namespace lossc::ir {
+
+/// Values of `segment_ids` after the runtime has checked a batch: >= 0 a segment, these otherwise.
+inline constexpr int kNoSegment = -1;
+inline constexpr int kBadSegment = -2;
+
+/// Tensors, parameters and conditions of one spec. A tensor is required if any user of it needs it.
+class SharedTensors {
+ public:
+  SharedTensors(Graph& graph, const Spec& spec, const LossRegistry& registry);
+
+  const Spec& spec() const { return spec_; }
+  Graph& graph() { return graph_; }
+  Expr logits();
+  Expr labels(const std::string& name);
+  Expr mask(const std::string& name);
+  Expr segment_ids();
+  /// A label >= vocab or a segment id >= segments, in any tensor the program uses.
+  Expr bad();
+  /// A run-time parameter.
+  Expr number(const Number& number);
+  Expr transform(Expr z, const Transform& transform);
+
+  Expr wrap(NodeId id) { return Expr(&graph_, id); }
+  Expr constant(double value) { return wrap(graph_.constant(value)); }
+
+ private:
+  Graph& graph_;
+  const Spec& spec_;
+  std::set<std::string> required_labels_, label_names_;
+  bool uses_segments_ = false;
+};
+
+/// True when rows of this child must belong to a segment to count.
+bool counts_by_segment(const ChildSpec& spec, const LossDefinition& definition);
+
+/// The context of one child; of the logits block itself (metrics and outputs of no child) when spec is null.
+class ChildContext final : public LossContext {
+ public:
+  ChildContext(SharedTensors& shared, const ChildSpec* spec, const LossDefinition* definition);
+
+  Expr constant(double value) override { return shared_.constant(value); }
+  std::int64_t vocab() const override { return shared_.spec().vocab; }
+  Expr logits() override;
+  Expr labels() override;
+  Expr logprob() override;
+  Expr lse() override;
+  Expr teacher() override;
+  Expr input(std::string_view name) override;
+  Expr advantages() override;
+  Expr parameter(std::string_view name) override;
+  bool has_parameter(std::string_view name) const override;
+  const std::string& option(std::string_view name) const override;
+  bool flag(std::string_view name) const override;
+  Expr counts() override;
+  Expr segment_sum(Expr rows) override;
+  Expr segment_count() override;
+  Expr segment_mean(Expr rows) override;
+  Expr to_rows(Expr segments) override;
+  Expr chosen(Expr segments) override;
+  Expr rejected(Expr segments) override;
+  Expr batch_sum(Expr rows) override;
+  Expr batch_mean(Expr rows) override;
+
+  Expr row_count();       ///< scalar: rows that count
+  Expr sequence_count();  ///< scalar: segments with a counting row; all of them with count_empty
+  Expr pair_counts();     ///< pairs, condition: both segments hold a counting row
+  Expr divisor();
+
+ private:
+  const Transform& transform() const;
+  /// The tensor's name in the batch; nullopt when the child opted out of it.
+  std::optional<std::string> tensor_name(std::string_view name) const;
+  Expr masked(Expr rows);
+  bool count_empty() const;
+
+  SharedTensors& shared_;
+  const ChildSpec* spec_;
+  const LossDefinition* definition_;
+};
+
+}  // namespace lossc::ir
