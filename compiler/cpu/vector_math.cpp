@@ -24,10 +24,10 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 // of 2^(k - 1), so that one shift forms the power. k - 1 and a doubled polynomial, because k reaches 128.
 constexpr double round_shift = 12582912.0 + 126.0;
 
-// Coefficients, lowest first: minimax in relative error of the function, rounded to float together.
-// exp(r) on |r| <= ln(2)/2: 9.2e-8. The 1 is fixed, so that exp(0) = 1.
-constexpr double exp_coefficients[] = {
-    1, 0.999999707014, 0.499991491929, 0.166676365814, 0.0418979753619, 0.00829030617632};
+// Coefficients, lowest first: minimax in relative error of the function.
+// exp(r) on |r| <= ln(2)/2: 9.2e-8. The 1 is fixed, so that exp(0) = 1; the others are chosen among the
+// floats nearby for the least error with all roundings, 1.9 ulp.
+constexpr double exp_coefficients[] = {1, 0.999999702, 0.499991566, 0.166676164, 0.0418980271, 0.00829573721};
 // 2^f on |f| <= 1/2: 9.2e-8.
 constexpr double exp2_coefficients[] = {
     1, 0.693146977478, 0.240222419231, 0.0555073387199, 0.00967152327309, 0.00132647135344};
@@ -285,9 +285,10 @@ Value* VectorMath::abs(Value* x) {
 Value* VectorMath::sign(Value* x) {
   Type* type = x->getType();
   Value* zero = constant(type, 0);
-  Value* negative = builder_.CreateSelect(builder_.CreateFCmpOLT(x, zero), constant(type, -1), x);
-  Value* result = builder_.CreateSelect(builder_.CreateFCmpOGT(x, zero), constant(type, 1), negative);
-  return result;
+  // 0 for zeros and what counts as one, NaN for NaN; infinities are replaced next.
+  Value* result = builder_.CreateFMul(x, zero);
+  result = builder_.CreateSelect(builder_.CreateFCmpOLT(x, zero), constant(type, -1), result);
+  return builder_.CreateSelect(builder_.CreateFCmpOGT(x, zero), constant(type, 1), result);
 }
 
 Value* VectorMath::is_finite(Value* x) {
