@@ -6,6 +6,7 @@
 #include <set>
 
 #include "ir/names.h"
+#include "ir/spec_child.h"
 #include "ir/spec_parameters.h"
 #include "lossc/error.h"
 
@@ -73,14 +74,13 @@ void check_keys(const LossDefinition& definition) {
 
 void check_inputs(const LossDefinition& definition) {
   static const std::vector<std::string> spaces = {"rows", "segments", "pairs", "element", "vocab"};
-  static const std::vector<std::string> reserved = {"logits", "grad_logits", "grad_scale", "loss"};
   std::set<std::string> taken;
   for (const InputDefinition& input : definition.inputs) {
-    if (!is_name(input.name) || contains(reserved, input.name)) {
+    if (!is_name(input.name) || contains(reserved_tensors(), input.name)) {
       refuse(definition,
              fmt::format("input name {}: a name is letters, digits and _, not starting with a digit, and "
                          "none of {}",
-                         in_quotes(input.name), comma_list(reserved)));
+                         in_quotes(input.name), comma_list(reserved_tensors())));
     }
     if (!contains(spaces, input.space)) {
       refuse(definition, fmt::format("input {}: found the space {}; allowed: {}", in_quotes(input.name),

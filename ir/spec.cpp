@@ -35,6 +35,7 @@ std::map<std::string, double> read_params(const Cursor& root) {
   at->expect_object("an object of numbers: {\"tau\": 1.0}");
   for (const auto& [name, value] : at->members()) {
     expect_name(value, name, "a name", {});
+    if (value.is_null()) continue;
     values[name] = value.number(Range::any);
   }
   return values;
@@ -56,6 +57,7 @@ void read_losses(const Cursor& root, const LossRegistry& registry, References& r
   at->expect_object("an object of named losses: {\"ce\": {\"type\": \"cross_entropy\"}}");
   for (const auto& [name, child] : at->members()) {
     expect_name(child, name, "a name", {"logits", "params"});
+    if (child.is_null()) continue;
     spec.losses.push_back(read_child(name, child, spec.logits, registry, references));
   }
   std::sort(spec.losses.begin(), spec.losses.end(),
@@ -63,13 +65,14 @@ void read_losses(const Cursor& root, const LossRegistry& registry, References& r
 }
 
 void read_tensors(const Cursor& root, const LossRegistry& registry, Spec& spec) {
-  const std::map<std::string, TensorKind> used = spec_tensors(spec.losses, registry);
+  const std::map<std::string, std::string> used = spec_tensors(spec.losses, registry);
   const auto at = root.get("tensors");
   if (!at) return;
   at->expect_object("an object of tensors: {\"teacher_logits\": {\"dtype\": \"bf16\"}}");
   std::vector<std::string> names;
   for (const auto& [name, tensor] : used) names.push_back(name);
   for (const auto& [name, tensor] : at->members()) {
+    if (tensor.is_null()) continue;
     const auto it = used.find(name);
     if (it == used.end()) {
       if (name == "logits" || name == "grad_logits") {
@@ -81,7 +84,7 @@ void read_tensors(const Cursor& root, const LossRegistry& registry, Spec& spec) 
                               hint.empty() ? ";" : hint,
                               names.empty() ? "none, as the spec has no losses" : comma_list(names)));
     }
-    const std::string& kind = it->second.kind;
+    const std::string& kind = it->second;
     tensor.expect_object("an object: {\"dtype\": \"bf16\"}", {"dtype", "space"});
     TensorSpec read;
     if (const auto dtype = tensor.get("dtype")) {
@@ -233,8 +236,8 @@ void read_parallel(const Cursor& root, Spec& spec) {
   const auto at = root.get("parallel");
   if (!at) return;
   at->expect_object("an object of group names: {\"vocab\": \"tp\"}", {"vocab", "sequence", "data"});
-  std::map<std::string, std::string> dimension_of;
   for (const auto& [dimension, group] : at->members()) {
+    if (group.is_null()) continue;
     const std::string name = group.string("the name of a group of ranks");
     expect_name(group, name, "a group's name", {});
     spec.parallel[dimension] = name;

@@ -25,13 +25,6 @@ const LossDefinition& read_type(const Cursor& at, const LossRegistry& registry) 
   return registry.at(at.require("type", "a loss type: " + quoted_list(known)).word(known));
 }
 
-// Names that a tensor which no child calls its own cannot take: results, and what belongs to the whole
-// program.
-const std::vector<std::string>& reserved_tensors() {
-  static const std::vector<std::string> names = {"logits", "grad_logits", "grad_scale", "loss"};
-  return names;
-}
-
 void read_inputs(const Cursor& at, const LossDefinition& definition, ChildSpec& child) {
   const std::vector<std::string> known = child_inputs(definition);
   at.expect_object("an object of input tensors: {\"teacher_logits\": \"teacher_b\"}", known);
@@ -77,6 +70,11 @@ void read_reduction(const Cursor& at, const LossDefinition& definition, Referenc
 }
 
 }  // namespace
+
+const std::vector<std::string>& reserved_tensors() {
+  static const std::vector<std::string> names = {"logits", "grad_logits", "grad_scale", "loss"};
+  return names;
+}
 
 bool read_transform(const Cursor& at, const std::string& prefix, References& references,
                     Transform& transform) {
@@ -134,11 +132,11 @@ ChildSpec read_child(const std::string& name, const Cursor& at, const Transform&
   return child;
 }
 
-std::map<std::string, TensorKind> spec_tensors(const std::vector<ChildSpec>& children,
-                                               const LossRegistry& registry) {
+std::map<std::string, std::string> spec_tensors(const std::vector<ChildSpec>& children,
+                                                const LossRegistry& registry) {
   static const std::vector<std::string> own_kind = {"labels",       "mask",  "cu_seqlens", "segment_ids",
                                                     "num_segments", "pairs", "advantages"};
-  std::map<std::string, TensorKind> tensors;
+  std::map<std::string, std::string> tensors;
   std::map<std::string, std::string> origin;
   for (const ChildSpec& child : children) {
     const LossDefinition& definition = registry.at(child.type);
@@ -152,15 +150,15 @@ std::map<std::string, TensorKind> spec_tensors(const std::vector<ChildSpec>& chi
       if (renamed != child.inputs.end() && !renamed->second) continue;
       const std::string name = renamed == child.inputs.end() ? input : *renamed->second;
       const std::string path = fmt::format("losses.{}.inputs.{}", child.name, input);
-      const auto [it, inserted] = tensors.try_emplace(name, TensorKind{kind});
+      const auto [it, inserted] = tensors.try_emplace(name, kind);
       if (inserted) origin[name] = path;
-      if (it->second.kind == kind) continue;
+      if (it->second == kind) continue;
       throw Error(
           ErrorCode::invalid_spec,
           fmt::format(
               "{}: found the tensor {} for an input of kind {}, and it is of kind {} in {}; allowed: one "
               "kind for one name. Rename one of them",
-              path, in_quotes(name), kind, it->second.kind, origin[name]));
+              path, in_quotes(name), kind, it->second, origin[name]));
     }
   }
   return tensors;

@@ -12,19 +12,17 @@ namespace lossc::ir {
 ChildSpec read_child(const std::string& name, const Cursor& at, const Transform& block,
                      const LossRegistry& registry, References& references);
 
+/// Names that no tensor of a child may have: results, and what belongs to the whole program.
+const std::vector<std::string>& reserved_tensors();
+
 /// Replaces what the object under `at` names (scale, softcap, temperature, order; null switches off) in
 /// `transform`; true if it names any. Numbers are called `prefix`.<key>.
 bool read_transform(const Cursor& at, const std::string& prefix, References& references,
                     Transform& transform);
 
-/// What a tensor of a spec holds. Two tensors with one name must be of one kind.
-struct TensorKind {
-  std::string kind;  ///< "labels", "advantages", "element", "rows", ...
-};
-
-/// The input tensors that the children use, by their names after renaming. Throws where one name means two
-/// kinds.
-std::map<std::string, TensorKind> spec_tensors(const std::vector<ChildSpec>& children,
-                                               const LossRegistry& registry);
+/// The input tensors that the children use, by their names after renaming, with what each holds: "labels",
+/// "advantages", "rows", "element", ... Throws where one name means two kinds.
+std::map<std::string, std::string> spec_tensors(const std::vector<ChildSpec>& children,
+                                                const LossRegistry& registry);
 
 }  // namespace lossc::ir

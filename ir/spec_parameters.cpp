@@ -33,20 +33,27 @@ std::vector<Use> all_uses(const Spec& spec, const LossRegistry& registry) {
 
 }  // namespace
 
-bool in_range(double value, Range range) {
-  const float rounded = static_cast<float>(value);
-  if (!std::isfinite(rounded)) return false;
+Bounds bounds(Range range) {
+  // Halfway to the next fp32 number, ties to even: what rounds to infinity, to 0 and to 1.
+  const double infinite = std::ldexp(2.0 - std::ldexp(1.0, -24), 127);
+  const double zero = std::ldexp(1.0, -150);
+  const double one = 1.0 - std::ldexp(1.0, -25);
   switch (range) {
     case Range::any:
-      return true;
+      return {-infinite, infinite, false};
     case Range::non_negative:
-      return value >= 0;
+      return {0, infinite, true};
     case Range::positive:
-      return rounded > 0;
+      return {zero, infinite, false};
     case Range::probability:
-      return value >= 0 && rounded < 1;
+      return {0, one, true};
   }
-  return false;
+  return {0, 0, false};
+}
+
+bool in_range(double value, Range range) {
+  const Bounds allowed = bounds(range);
+  return (value > allowed.low || (allowed.low_included && value == allowed.low)) && value < allowed.high;
 }
 
 std::string_view range_text(Range range) {

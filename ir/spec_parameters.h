@@ -11,8 +11,14 @@
 
 namespace lossc::ir {
 
-/// Is the value in the range once it is rounded to fp32, in which kernels hold it? NaN and infinities never
-/// are.
+/// The numbers of a range: those whose value in fp32, in which kernels hold them, is finite and in the range.
+struct Bounds {
+  double low, high;
+  bool low_included;  ///< `high` never is.
+};
+Bounds bounds(Range range);
+
+/// Is the value within the bounds of the range? NaN and infinities never are.
 bool in_range(double value, Range range);
 
 /// "a finite number", "a finite number > 0": for messages.

@@ -205,7 +205,7 @@ Cursor Cursor::require(std::string_view key, std::string_view allowed) const {
 std::vector<std::pair<std::string, Cursor>> Cursor::members() const {
   std::vector<std::pair<std::string, Cursor>> out;
   for (const auto& [key, value] : json_->items()) {
-    if (!value.is_null()) out.emplace_back(key, Cursor(value, path_of(key)));
+    out.emplace_back(key, Cursor(value, path_of(key)));
   }
   return out;
 }
@@ -232,9 +232,9 @@ double Cursor::number(Range range) const {
   if (!json_->is_number()) refuse(allowed);
   const double value = json_->get<double>();
   if (!in_range(value, range)) {
-    const float rounded = static_cast<float>(value);
-    const bool lost = std::isinf(rounded) || (rounded == 0 && value != 0) || (rounded == 1 && value != 1);
-    refuse(allowed, lost ? fmt::format(" (kernels hold it in fp32, as {})", rounded) : "");
+    const bool of_range = range == Range::any || (value >= 0 && (range != Range::positive || value > 0) &&
+                                                  (range != Range::probability || value < 1));
+    refuse(allowed, of_range ? " (in fp32, in which kernels hold it)" : "");
   }
   return value + 0.0;  // -0 becomes 0
 }

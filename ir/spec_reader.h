@@ -41,6 +41,8 @@ class Cursor {
   /// Throws Error(invalid_spec): "PATH: what".
   [[noreturn]] void fail(std::string_view what) const;
 
+  bool is_null() const { return json_->is_null(); }
+
   /// Checks that this is an object; with `keys`, that it has no other key.
   void expect_object(std::string_view what) const;
   void expect_object(std::string_view what, const std::vector<std::string>& keys) const;
@@ -51,7 +53,7 @@ class Cursor {
   std::optional<Cursor> get_or_null(std::string_view key) const;
   /// The value under a key that must be there and not null.
   Cursor require(std::string_view key, std::string_view allowed) const;
-  /// The members of this object, the null ones left out, sorted by key.
+  /// The members of this object, null ones too, sorted by key.
   std::vector<std::pair<std::string, Cursor>> members() const;
   /// The elements of this array.
   std::vector<Cursor> items(std::string_view what) const;
