@@ -72,7 +72,7 @@ struct Text {
 };
 
 std::string within(const Text& t, Level least) {
-  return t.level < least ? "(" + t.text + ")" : t.text;
+  return t.level < least ? fmt::format("({})", t.text) : t.text;
 }
 
 std::string_view function_name(Op op) {
@@ -134,9 +134,9 @@ class Printer {
     }
     switch (n.op) {
       case Op::neg:
-        return {"-" + within(print(n.in[0]), atom), prefix};
+        return {fmt::format("-{}", within(print(n.in[0]), atom)), prefix};
       case Op::logical_not:
-        return {"!" + within(print(n.in[0]), atom), prefix};
+        return {fmt::format("!{}", within(print(n.in[0]), atom)), prefix};
       case Op::pick: {
         const std::string from = within(print(n.in[0]), atom);
         return {fmt::format("{}[{}]", from, print(n.in[1]).text), atom};
