@@ -75,6 +75,13 @@ double read(std::span<const double> x, double index, double beyond) {
 
 }  // namespace
 
+void Evaluator::set(NodeId id, std::vector<double> values) {
+  known_.resize(at(graph_.size()), false);
+  values_.resize(at(graph_.size()));
+  values_[at(id)] = std::move(values);
+  known_[at(id)] = true;
+}
+
 const std::vector<double>& Evaluator::value(NodeId id) {
   if (id < 0 || id >= graph_.size()) {
     throw Error(ErrorCode::internal, fmt::format("evaluate: {} is no node of the graph", id));

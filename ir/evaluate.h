@@ -42,6 +42,8 @@ class Evaluator {
 
   /// The node's values, dense in its space. The reference stays valid as long as the evaluator.
   const std::vector<double>& value(NodeId id);
+  /// Gives a node its values, dense in its space, before it or anything that uses it is computed.
+  void set(NodeId id, std::vector<double> values);
   double scalar(NodeId id) { return value(id).at(0); }
 
  private:

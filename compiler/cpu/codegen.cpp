@@ -1,0 +1,125 @@
+#include "compiler/cpu/codegen.h"
+
+#include <fmt/format.h>
+#include <llvm/IR/Intrinsics.h>
+
+#include <cstddef>
+
+#include "lossc/error.h"
+
+namespace lossc::cpu {
+
+using ir::Op;
+using llvm::Value;
+
+llvm::Function* Codegen::function(const std::string& name, llvm::Type* result, std::vector<llvm::Type*> parameters) {
+  auto* type = llvm::FunctionType::get(result, parameters, false);
+  auto* f = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
+  f->addFnAttr("target-cpu", target.name);
+  f->addFnAttr("target-features", target.features);
+  f->addFnAttr("prefer-vector-width", std::to_string(target.width * 32));
+  f->addFnAttr("min-legal-vector-width", std::to_string(target.width * 32));
+  f->addFnAttr(llvm::Attribute::NoUnwind);
+  f->addFnAttr("no-trapping-math", "true");
+  for (auto& argument : f->args()) {
+    if (argument.getType()->isPointerTy()) argument.addAttr(llvm::Attribute::NoAlias);
+  }
+  b.SetInsertPoint(llvm::BasicBlock::Create(context, "entry", f));
+  return f;
+}
+
+Value* Codegen::tensor_address(Value* args, int index, Value* position) {
+  Value* table = field(args, offsetof(KernelArgs, tensors));
+  Value* slot = at(table, static_cast<std::int64_t>(sizeof(Strided)) * index);
+  auto load64 = [&](std::size_t offset) {
+    return b.CreateLoad(b.getInt64Ty(), at(slot, static_cast<std::int64_t>(offset)));
+  };
+  Value* data = b.CreateLoad(ptr(), at(slot, static_cast<std::int64_t>(offsetof(Strided, data))));
+  Value* stride = load64(offsetof(Strided, stride));
+  Value* inner = load64(offsetof(Strided, inner));
+  llvm::Function* f = b.GetInsertBlock()->getParent();
+  auto* nested = llvm::BasicBlock::Create(context, "nested", f);
+  auto* done = llvm::BasicBlock::Create(context, "addressed", f);
+  Value* flat = b.CreateMul(position, stride);
+  auto* from = b.GetInsertBlock();
+  b.CreateCondBr(b.CreateICmpSGT(inner, i64(0)), nested, done);
+  b.SetInsertPoint(nested);
+  Value* outer = b.CreateUDiv(position, inner);
+  Value* rest = b.CreateSub(position, b.CreateMul(outer, inner));
+  Value* two = b.CreateAdd(b.CreateMul(outer, load64(offsetof(Strided, outer_stride))), b.CreateMul(rest, stride));
+  b.CreateBr(done);
+  b.SetInsertPoint(done);
+  auto* offset = b.CreatePHI(b.getInt64Ty(), 2);
+  offset->addIncoming(flat, from);
+  offset->addIncoming(two, nested);
+  return b.CreateGEP(b.getInt8Ty(), data, offset);
+}
+
+void Codegen::loop(Value* begin, Value* end, std::int64_t step, const std::function<void(Value*)>& body,
+                   const char* name) {
+  llvm::Function* f = b.GetInsertBlock()->getParent();
+  auto* head = llvm::BasicBlock::Create(context, name, f);
+  auto* exit = llvm::BasicBlock::Create(context, fmt::format("{}.end", name), f);
+  auto* from = b.GetInsertBlock();
+  b.CreateCondBr(b.CreateICmpSLT(begin, end), head, exit);
+  b.SetInsertPoint(head);
+  auto* i = b.CreatePHI(b.getInt64Ty(), 2, "i");
+  i->addIncoming(begin, from);
+  body(i);
+  Value* next = b.CreateAdd(i, i64(step));
+  i->addIncoming(next, b.GetInsertBlock());
+  b.CreateCondBr(b.CreateICmpSLT(next, end), head, exit);
+  b.SetInsertPoint(exit);
+}
+
+Value* Codegen::zero_mul(Value* a, Value* v) {
+  Value* zero = llvm::Constant::getNullValue(a->getType());
+  // The other factor is replaced, not the product, so that the multiplication may join an fma.
+  return b.CreateFMul(a, b.CreateSelect(b.CreateFCmpOEQ(a, zero), zero, v));
+}
+
+Value* Codegen::apply(Op op, Value* x, Value* y, Value* z) {
+  switch (op) {
+    case Op::neg: return b.CreateFNeg(x);
+    case Op::exp: return math.exp(x);
+    case Op::log: return math.log(x);
+    case Op::log1p: return math.log1p(x);
+    case Op::expm1: return math.expm1(x);
+    case Op::log1mexp: return math.log1mexp(x);
+    case Op::tanh: return math.tanh(x);
+    case Op::sigmoid: return math.sigmoid(x);
+    case Op::log_sigmoid: return math.log_sigmoid(x);
+    case Op::softplus: return math.softplus(x);
+    case Op::sqrt: return math.sqrt(x);
+    case Op::abs: return math.abs(x);
+    case Op::sign: return math.sign(x);
+    case Op::is_finite: return math.is_finite(x);
+    case Op::logical_not: return b.CreateNot(x);
+    case Op::stop_gradient: return x;
+    case Op::to_real: {
+      llvm::Type* type = f32();
+      if (auto* v = llvm::dyn_cast<llvm::FixedVectorType>(x->getType())) {
+        type = llvm::FixedVectorType::get(type, v->getNumElements());
+      }
+      const bool condition = x->getType()->getScalarType()->isIntegerTy(1);
+      return condition ? b.CreateUIToFP(x, type) : b.CreateSIToFP(x, type);
+    }
+    case Op::add: return b.CreateFAdd(x, y);
+    case Op::sub: return b.CreateFSub(x, y);
+    case Op::mul: return b.CreateFMul(x, y);
+    case Op::div: return b.CreateFDiv(x, y);
+    case Op::zero_mul: return zero_mul(x, y);
+    case Op::minimum: return math.minimum(x, y);
+    case Op::maximum: return math.maximum(x, y);
+    case Op::less: return x->getType()->isIntOrIntVectorTy() ? b.CreateICmpSLT(x, y) : b.CreateFCmpOLT(x, y);
+    case Op::less_equal: return x->getType()->isIntOrIntVectorTy() ? b.CreateICmpSLE(x, y) : b.CreateFCmpOLE(x, y);
+    case Op::equal: return x->getType()->isIntOrIntVectorTy() ? b.CreateICmpEQ(x, y) : b.CreateFCmpOEQ(x, y);
+    case Op::logical_and: return b.CreateAnd(x, y);
+    case Op::logical_or: return b.CreateOr(x, y);
+    case Op::select: return b.CreateSelect(x, y, z);
+    case Op::clip: return math.clip(x, y, z);
+    default: throw Error(ErrorCode::internal, fmt::format("{} is no point-wise operation", ir::op_name(op)));
+  }
+}
+
+}  // namespace lossc::cpu

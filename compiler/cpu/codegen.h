@@ -1,0 +1,73 @@
+// What the code generators of the CPU backend share: the module being built, the machine, the plan.
+#pragma once
+
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/LLVMContext.h>
+#include <llvm/IR/Module.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "compiler/cpu/convert.h"
+#include "compiler/cpu/kernel_abi.h"
+#include "compiler/cpu/vector_math.h"
+#include "compiler/layout.h"
+
+namespace lossc::cpu {
+
+/// The machine that code is generated for, and the measured choices that go with it.
+struct CpuTarget {
+  std::string name, features;  ///< LLVM's names
+  unsigned width = 8;          ///< floats in a vector
+  unsigned unroll = 4;         ///< vectors in a loop's body
+  MathTarget math;
+  ConvertTarget convert;
+  bool nontemporal = false;    ///< fp32 gradients past the cache: non-temporal stores
+  bool prefetch_write = true;  ///< prefetchw ahead of plain gradient stores
+  unsigned read_ahead = 8192;  ///< bytes
+  unsigned write_ahead = 4096;
+};
+
+struct Codegen {
+  Codegen(const Plan& p, const Layout& l, const Spec& s, const CpuTarget& t, llvm::LLVMContext& c, llvm::Module& m)
+      : plan(p), layout(l), spec(s), target(t), context(c), module(m), b(c), math(b, t.math) {}
+
+  const Plan& plan;
+  const Layout& layout;
+  const Spec& spec;
+  const CpuTarget& target;
+  llvm::LLVMContext& context;
+  llvm::Module& module;
+  llvm::IRBuilder<> b;
+  VectorMath math;
+
+  const ir::Graph& graph() const { return plan.loss.graph; }
+  const ir::Node& node(ir::NodeId id) const { return plan.loss.graph.node(id); }
+
+  llvm::Type* f32() { return b.getFloatTy(); }
+  llvm::Type* ptr() { return b.getPtrTy(); }
+  llvm::Type* vector() { return llvm::FixedVectorType::get(f32(), target.width); }
+  llvm::Value* i64(std::int64_t v) { return b.getInt64(static_cast<std::uint64_t>(v)); }
+  llvm::Value* f32(double v) { return llvm::ConstantFP::get(f32(), v); }
+  llvm::Value* splat(llvm::Value* v) { return b.CreateVectorSplat(target.width, v); }
+
+  /// A new external function with the target's attributes; the builder stands at its entry.
+  llvm::Function* function(const std::string& name, llvm::Type* result, std::vector<llvm::Type*> parameters);
+  /// Byte-addressed access.
+  llvm::Value* at(llvm::Value* base, llvm::Value* bytes) { return b.CreateInBoundsGEP(b.getInt8Ty(), base, bytes); }
+  llvm::Value* at(llvm::Value* base, std::int64_t bytes) { return at(base, i64(bytes)); }
+  /// The pointer field `index` of KernelArgs.
+  llvm::Value* field(llvm::Value* args, std::int64_t offset) { return b.CreateLoad(ptr(), at(args, offset)); }
+  /// The address of the element at `position` of tensor `index`.
+  llvm::Value* tensor_address(llvm::Value* args, int index, llvm::Value* position);
+  /// for (i = begin; i < end; i += step) body(i)
+  void loop(llvm::Value* begin, llvm::Value* end, std::int64_t step, const std::function<void(llvm::Value*)>& body,
+            const char* name);
+  /// A point-wise operation of the graph on scalars or vectors of the same shape.
+  llvm::Value* apply(ir::Op op, llvm::Value* x, llvm::Value* y, llvm::Value* z);
+  /// 0 where `a` is 0, whatever `v` is.
+  llvm::Value* zero_mul(llvm::Value* a, llvm::Value* v);
+};
+
+}  // namespace lossc::cpu

@@ -1,0 +1,172 @@
+#include "compiler/cpu/cpu_compiler.h"
+
+#include <fmt/format.h>
+#include <llvm/ExecutionEngine/Orc/LLJIT.h>
+#include <llvm/IR/Verifier.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/TargetParser/Host.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "compiler/cpu/generate.h"
+#include "lossc/error.h"
+
+namespace lossc::cpu {
+
+namespace {
+
+template <class T>
+T expect(llvm::Expected<T> value, const char* what) {
+  if (!value) {
+    throw Error(ErrorCode::compile_failed, fmt::format("{}: {}", what, llvm::toString(value.takeError())));
+  }
+  return std::move(*value);
+}
+
+void expect(llvm::Error error, const char* what) {
+  if (error) throw Error(ErrorCode::compile_failed, fmt::format("{}: {}", what, llvm::toString(std::move(error))));
+}
+
+CpuTarget host_target() {
+  CpuTarget target;
+  target.name = llvm::sys::getHostCPUName().str();
+  const llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
+  std::vector<std::string> on;
+  for (const auto& feature : features) on.push_back((feature.getValue() ? "+" : "-") + feature.getKey().str());
+  std::sort(on.begin(), on.end());
+  target.features = fmt::format("{}", fmt::join(on, ","));
+  auto has = [&](const char* name) { return features.lookup(name); };
+  const bool avx512 = has("avx512f") && has("avx512vl") && has("avx512bw") && has("avx512dq");
+  target.width = avx512 ? 16 : 8;
+  target.math.avx512 = avx512;
+  target.math.avx2 = has("avx2");
+  target.math.fma = has("fma");
+#if defined(__x86_64__)
+  target.math.flush_denormals = true;
+#else
+  target.math.flush_denormals = false;
+#endif
+  target.convert.avx512_bf16 = avx512 && has("avx512bf16");
+  return target;
+}
+
+/// The process's JIT: made on first use and never destroyed (destroying it among static destructors aborts).
+class Jit {
+ public:
+  static Jit& instance() {
+    static Jit* jit = new Jit;
+    return *jit;
+  }
+
+  const CpuTarget& target() const { return target_; }
+  llvm::orc::LLJIT& lljit() { return *jit_; }
+
+  llvm::orc::JITDylib& new_library() {
+    const std::string name = fmt::format("lossc.{}", count_.fetch_add(1));
+    auto library = jit_->createJITDylib(name);
+    if (!library) {
+      throw Error(ErrorCode::compile_failed, "LLVM JIT library: " + llvm::toString(library.takeError()));
+    }
+    return *library;
+  }
+
+ private:
+  Jit() {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+    target_ = host_target();
+    auto builder = expect(llvm::orc::JITTargetMachineBuilder::detectHost(), "LLVM host detection");
+    builder.setCodeGenOptLevel(llvm::CodeGenOptLevel::Default);
+    jit_ = expect(llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(std::move(builder)).create(), "LLVM JIT");
+  }
+
+  CpuTarget target_;
+  std::unique_ptr<llvm::orc::LLJIT> jit_;
+  std::atomic<int> count_{0};
+};
+
+/// Machine code that goes when its last program does.
+struct Library {
+  llvm::orc::JITDylib* library = nullptr;
+  ~Library() {
+    if (library != nullptr) {
+      if (auto error = Jit::instance().lljit().getExecutionSession().removeJITDylib(*library)) {
+        llvm::consumeError(std::move(error));
+      }
+    }
+  }
+};
+
+}  // namespace
+
+std::string cpu_target_text() {
+  const CpuTarget& t = Jit::instance().target();
+  return fmt::format("llvm {} {} {} width {} unroll {}", LLVM_VERSION_STRING, t.name, t.features, t.width, t.unroll);
+}
+
+std::shared_ptr<const CpuKernels> compile_cpu(const Plan& plan, const Layout& layout, const Spec& spec) {
+  Jit& jit = Jit::instance();
+  auto context = std::make_unique<llvm::LLVMContext>();
+  auto module = std::make_unique<llvm::Module>("lossc", *context);
+  module->setDataLayout(jit.lljit().getDataLayout());
+  module->setTargetTriple(jit.lljit().getTargetTriple().str());
+
+  ModuleSymbols symbols;
+  {
+    Codegen codegen(plan, layout, spec, jit.target(), *context, *module);
+    symbols = generate_module(codegen);
+  }
+  std::string problems;
+  llvm::raw_string_ostream problem_stream(problems);
+  if (llvm::verifyModule(*module, &problem_stream)) {
+    throw Error(ErrorCode::compile_failed, "LLVM refuses the generated module: " + problem_stream.str());
+  }
+  auto kernels = std::make_shared<CpuKernels>();
+  llvm::raw_string_ostream source_stream(kernels->source);
+  module->print(source_stream, nullptr);
+  source_stream.flush();
+
+  auto library = std::make_shared<Library>();
+  llvm::orc::JITDylib& dylib = jit.new_library();
+  library->library = &dylib;
+  kernels->code = library;
+  expect(jit.lljit().addIRModule(dylib, llvm::orc::ThreadSafeModule(std::move(module), std::move(context))),
+         "LLVM module");
+
+  auto lookup = [&]<class F>(F& function, const std::string& name) {
+    if (name.empty()) return;
+    function = expect(jit.lljit().lookup(dylib, name), "LLVM code generation").toPtr<F>();
+  };
+  for (const RegionSymbols& s : symbols.regions) {
+    RegionFunctions r;
+    lookup(r.begin, s.begin);
+    if (s.phases.size() > RegionFunctions::kMaxPhases) {
+      throw Error(ErrorCode::unsupported, fmt::format("a region of {} sweeps; {} are allowed", s.phases.size(),
+                                                      RegionFunctions::kMaxPhases));
+    }
+    for (const auto& phase : s.phases) {
+      PhaseFunctions& p = r.phases[r.phase_count++];
+      lookup(p.sample, phase.sample);
+      lookup(p.exact, phase.exact);
+      lookup(p.sweep, phase.sweep);
+      lookup(p.finish, phase.finish);
+    }
+    lookup(r.emit, s.emit);
+    lookup(r.sparse, s.sparse);
+    lookup(r.fused, s.fused);
+    r.frame_bytes = s.frame_bytes;
+    r.kept_floats = s.kept_floats;
+    kernels->regions.push_back(r);
+  }
+  auto steps = [&](const std::vector<std::string>& names, std::vector<StepFunction>& functions) {
+    for (const std::string& name : names) lookup(functions.emplace_back(nullptr), name);
+  };
+  steps(symbols.prologue, kernels->prologue);
+  for (const auto& seam : symbols.seams) steps(seam, kernels->seams.emplace_back());
+  steps(symbols.epilogue, kernels->epilogue);
+  return kernels;
+}
+
+}  // namespace lossc::cpu

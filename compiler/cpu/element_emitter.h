@@ -1,0 +1,43 @@
+// Emits values of one vector of a row's elements, inside a sweep.
+#pragma once
+
+#include <map>
+#include <set>
+
+#include "compiler/cpu/codegen.h"
+
+namespace lossc::cpu {
+
+/// Where a sweep's operands come from; set up once a function, before its loops.
+struct SweepOperands {
+  std::map<ir::NodeId, llvm::Value*> rows;       ///< row values, one copy in every lane
+  std::map<ir::NodeId, llvm::Value*> anchors;    ///< softmax argument -> its anchor, in every lane
+  std::map<ir::NodeId, llvm::Value*> inverses;   ///< softmax argument -> 1 / sum of exponentials, in every lane
+  std::map<ir::NodeId, llvm::Value*> tensors;    ///< element input -> the row's address
+  std::map<ir::NodeId, llvm::Value*> kept;       ///< softmax argument -> stored exponentials to read instead
+};
+
+class ElementEmitter {
+ public:
+  /// The vector at element offset `j`; `mask` (null: all) says which of its lanes are inside the vocabulary.
+  ElementEmitter(Codegen& codegen, const SweepOperands& operands, llvm::Value* j, llvm::Value* mask)
+      : c_(codegen), operands_(operands), j_(j), mask_(mask) {}
+
+  llvm::Value* value(ir::NodeId id);
+  /// exp(x - anchor(x))
+  llvm::Value* exponential(ir::NodeId x);
+  /// exp(x - anchor(x)) * a, 0 where the exponential is.
+  llvm::Value* weighted(ir::NodeId x, ir::NodeId a);
+
+ private:
+  ExpResult exponential_result(ir::NodeId x);
+
+  Codegen& c_;
+  const SweepOperands& operands_;
+  llvm::Value* j_;
+  llvm::Value* mask_;
+  std::map<ir::NodeId, llvm::Value*> memo_;
+  std::map<ir::NodeId, ExpResult> exponentials_;
+};
+
+}  // namespace lossc::cpu

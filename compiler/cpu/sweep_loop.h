@@ -1,0 +1,60 @@
+// The loop of a sweep over one row's elements, with its accumulators.
+//
+// Elements are dealt to lanes and accumulators by their offset in the row alone, so a row's sums do not depend on where
+// it lies in memory. Sums are kept in blocks, so that rounding grows with a block's length, not the row's. The tail
+// shorter than a vector is masked.
+#pragma once
+
+#include <vector>
+
+#include "compiler/cpu/codegen.h"
+
+namespace lossc::cpu {
+
+struct Accumulator {
+  enum class Kind { sum, max, argmax } kind = Kind::sum;
+  std::vector<llvm::Value*> partial;  // stack slots, one per vector of the loop's body
+  llvm::Value* row = nullptr;         // sum: of the blocks done; argmax: the index
+};
+
+class SweepLoop {
+ public:
+  /// One vector of the row: its offset, its number in the loop's body, and the lanes inside the row (null: all).
+  struct Place {
+    llvm::Value* j;
+    unsigned u;
+    llvm::Value* mask;
+  };
+  /// A row's address, fetched ahead of while the loop runs.
+  struct Stream {
+    llvm::Value* address;
+    std::size_t element_bytes;
+    bool write;
+  };
+  using Body = std::function<void(const Place&)>;
+
+  SweepLoop(Codegen& codegen, std::int64_t vocab) : c_(codegen), vocab_(vocab) {}
+
+  Accumulator accumulator(Accumulator::Kind kind);
+  void accumulate(Accumulator& accumulator, llvm::Value* v, const Place& place);
+  /// The whole row.
+  void run(const Body& body, const std::vector<Stream>& streams = {});
+  /// The first `head` elements and `spread` single vectors of the rest.
+  void run_sample(std::int64_t head, std::int64_t spread, const Body& body);
+  /// The scalar result: float, or i32 for argmax.
+  llvm::Value* total(const Accumulator& accumulator);
+  /// Turns stack slots into registers; the function is complete.
+  void finish(llvm::Function& function);
+
+ private:
+  llvm::Value* slot(llvm::Type* type, llvm::Value* initial);
+  void end_block();
+  void prefetch(const std::vector<Stream>& streams, llvm::Value* j);
+  llvm::Value* reduce(llvm::Value* v, const std::function<llvm::Value*(llvm::Value*, llvm::Value*)>& combine);
+
+  Codegen& c_;
+  std::int64_t vocab_;
+  std::vector<Accumulator> sums_;  // ended block by block
+};
+
+}  // namespace lossc::cpu

@@ -1,0 +1,48 @@
+// Where every value of a plan lives at run time: the indices that generated code and the runtime share.
+//
+// Order is that of first use in the plan, so that two specs that differ in names alone have the same layout.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "compiler/plan.h"
+
+namespace lossc {
+
+/// A tensor of the caller, or its fallback. Element and row tensors are addressed by row, others by position.
+struct TensorSlot {
+  std::string name;
+  ir::Space space = ir::Space::rows;
+  ir::Kind kind = ir::Kind::real;
+  DType dtype = DType::fp32;  ///< As kernels read it: indices are i32, conditions u8.
+  bool required = true;
+  double fallback = 0;
+};
+
+struct Layout {
+  std::vector<TensorSlot> tensors;              ///< Inputs, then "output.*" rows, then "grad_logits".
+  std::map<ir::NodeId, int> tensor_of;          ///< input node -> tensor
+  std::map<ir::NodeId, int> output_of;          ///< materialised row result -> tensor
+  int gradient = -1;                            ///< tensor index, or -1
+  std::vector<ir::NodeId> buffers;              ///< Materialised values that are no scalars: one float array each.
+  std::map<ir::NodeId, int> buffer_of;
+  std::vector<ir::NodeId> scalars;              ///< Materialised scalars: one float each.
+  std::map<ir::NodeId, int> scalar_of;
+  std::vector<std::string> parameters;          ///< Run-time parameters in the order kernels read them.
+  std::map<ir::NodeId, int> parameter_of;
+  std::vector<std::string> maps;                ///< Index maps that segment steps walk.
+
+  int map_index(const std::string& name) const;
+};
+
+Layout make_layout(const Plan& plan, const Spec& spec);
+
+/// All that generated code depends on, without names: equal texts mean equal kernels. `target` names the machine.
+std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& spec, const std::string& target);
+
+/// SHA-256 of the text, in hex.
+std::string kernel_key(const std::string& canonical);
+
+}  // namespace lossc

@@ -1,0 +1,487 @@
+#include "runtime/batch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "ir/child_context.h"
+#include "lossc/error.h"
+
+namespace lossc {
+
+namespace {
+
+using cpu::Strided;
+using ir::Space;
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_argument, message); }
+
+const TensorView* find(const TensorMap& bound, std::string_view name) {
+  const auto it = bound.find(name);
+  return it == bound.end() ? nullptr : &it->second;
+}
+
+const TensorView& need(const TensorMap& bound, std::string_view name, std::string_view why) {
+  if (const TensorView* view = find(bound, name)) return *view;
+  refuse(fmt::format("tensor \"{}\" is missing: {}", name, why));
+}
+
+void check_integer(std::string_view name, const TensorView& view) {
+  if (view.dtype != DType::i32 && view.dtype != DType::i64) {
+    refuse(fmt::format("tensor \"{}\" is {}; i32 or i64 is allowed", name, view.describe()));
+  }
+}
+
+// The integer at a byte address.
+std::int64_t integer_at(const char* address, DType dtype) {
+  if (dtype == DType::i32) {
+    std::int32_t v = 0;
+    std::memcpy(&v, address, sizeof v);
+    return v;
+  }
+  std::int64_t v = 0;
+  std::memcpy(&v, address, sizeof v);
+  return v;
+}
+
+const char* address_of(const Strided& s, std::int64_t i) {
+  if (s.inner > 0) return s.data + (i / s.inner) * s.outer_stride + (i % s.inner) * s.stride;
+  return s.data + i * s.stride;
+}
+
+std::int64_t scalar_integer(std::string_view name, const TensorView& view) {
+  check_integer(name, view);
+  if (view.size() != 1) refuse(fmt::format("tensor \"{}\" is {}; one number is allowed", name, view.describe()));
+  return integer_at(static_cast<const char*>(view.data), view.dtype);
+}
+
+}  // namespace
+
+std::int64_t Batch::size(Space space) const {
+  switch (space) {
+    case Space::scalar: return 1;
+    case Space::rows: return rows_;
+    case Space::segments: return segments_;
+    case Space::pairs: return pairs_;
+    default: throw Error(ErrorCode::internal, "a step over an unexpected space");
+  }
+}
+
+void Batch::prepare(const Program::Impl& program, const TensorMap& bound, std::int64_t rows) {
+  bad_rows_.clear();
+  status_ = {};
+  gradient_padding_ = 0;
+  find_rows(program, bound, rows);
+  find_segments(program, bound);
+  if (find(bound, "pairs") != nullptr) find_pairs(bound);
+  tensors_.assign(program.layout.tensors.size(), Strided{nullptr, 0, 0, 0});
+  for (std::size_t i = 0; i < tensors_.size(); ++i) bind_slot(program, bound, i);
+  bind_elements(program, bound);
+  maps_.clear();
+  for (const std::string& map : program.layout.maps) {
+    if (map == "segment_ids" && identity_order_) {
+      maps_.push_back({grouped_[map].offsets.data(), nullptr});
+      continue;
+    }
+    group(map, indices_[map], segments_);
+    maps_.push_back({grouped_[map].offsets.data(), grouped_[map].order.data()});
+  }
+  sizes_.assign(8, 0);
+  sizes_[static_cast<std::size_t>(Space::rows)] = static_cast<float>(rows_);
+  sizes_[static_cast<std::size_t>(Space::vocab)] = static_cast<float>(program.spec.vocab);
+  sizes_[static_cast<std::size_t>(Space::segments)] = static_cast<float>(segments_);
+  sizes_[static_cast<std::size_t>(Space::pairs)] = static_cast<float>(pairs_);
+  check_overlap(program, bound);
+  std::sort(bad_rows_.begin(), bad_rows_.end());
+  bad_rows_.erase(std::unique(bad_rows_.begin(), bad_rows_.end()), bad_rows_.end());
+  status_.bad_rows = static_cast<std::int64_t>(bad_rows_.size());
+  if (!bad_rows_.empty()) status_.first_bad_row = bad_rows_.front();
+}
+
+void Batch::find_rows(const Program::Impl& program, const TensorMap& bound, std::int64_t rows) {
+  rows_ = rows;
+  if (rows < 0) count_rows(program, bound);
+  if (rows_ > std::numeric_limits<std::int32_t>::max()) {
+    refuse(fmt::format("the batch has {} rows; 2147483647 are allowed", rows_));
+  }
+}
+
+void Batch::count_rows(const Program::Impl& program, const TensorMap& bound) {
+  const TensorView& logits = need(bound, "logits", "it holds [rows, vocab]");
+  if (logits.shape.size() < 2 || logits.shape.size() > 3) {
+    refuse(fmt::format("tensor \"logits\" is {}; [rows, {}] or [batch, sequence, {}] is allowed", logits.describe(),
+                       program.spec.vocab, program.spec.vocab));
+  }
+  rows_ = 1;
+  for (std::size_t i = 0; i + 1 < logits.shape.size(); ++i) rows_ *= logits.shape[i];
+}
+
+void Batch::find_segments(const Program::Impl& program, const TensorMap& bound) {
+  segments_ = 0;
+  identity_order_ = false;
+  const TensorView* cu = find(bound, "cu_seqlens");
+  const TensorView* ids = find(bound, "segment_ids");
+  bool needed = false;
+  for (const TensorSlot& slot : program.layout.tensors) {
+    needed = needed || slot.name == "segment_ids" || slot.space == Space::segments || slot.space == Space::pairs;
+  }
+  if (cu != nullptr && ids != nullptr) {
+    refuse("both \"cu_seqlens\" and \"segment_ids\" are given; segments are named by one of them");
+  }
+  if (cu != nullptr) {
+    read_cu_seqlens(*cu);
+  } else if (ids != nullptr) {
+    read_segment_ids(*ids, bound);
+  } else if (needed) {
+    refuse("tensor \"cu_seqlens\" or \"segment_ids\" (with \"num_segments\") is missing: the spec has a loss of segments");
+  }
+}
+
+void Batch::read_cu_seqlens(const TensorView& cu) {
+  check_integer("cu_seqlens", cu);
+  if (cu.shape.size() != 1 || cu.shape[0] < 1) {
+    refuse(fmt::format("tensor \"cu_seqlens\" is {}; [segments + 1] is allowed", cu.describe()));
+  }
+  segments_ = cu.shape[0] - 1;
+  const std::int64_t stride = cu.full_strides()[0] * static_cast<std::int64_t>(dtype_size(cu.dtype));
+  std::vector<std::int64_t>& offsets = grouped_["segment_ids"].offsets;
+  std::vector<std::int32_t>& ids = indices_["segment_ids"];
+  offsets.resize(static_cast<std::size_t>(segments_) + 1);
+  ids.resize(static_cast<std::size_t>(rows_));
+  for (std::int64_t s = 0; s <= segments_; ++s) {
+    const std::int64_t row = integer_at(static_cast<const char*>(cu.data) + s * stride, cu.dtype);
+    const std::int64_t before = s == 0 ? 0 : offsets[static_cast<std::size_t>(s) - 1];
+    if (row < before || row > rows_ || (s == 0 && row != 0)) {
+      refuse(fmt::format("cu_seqlens[{}] names row {}; it must begin at 0, ascend and end at {} rows (cu_seqlens[{}] is {})",
+                         s, row, rows_, s == 0 ? 0 : s - 1, before));
+    }
+    offsets[static_cast<std::size_t>(s)] = row;
+    for (std::int64_t r = before; s > 0 && r < row; ++r) {
+      ids[static_cast<std::size_t>(r)] = static_cast<std::int32_t>(s - 1);
+    }
+  }
+  if (offsets.back() != rows_) {
+    refuse(fmt::format("cu_seqlens ends at row {}; it must end at {} rows", offsets.back(), rows_));
+  }
+  identity_order_ = true;
+}
+
+void Batch::read_segment_ids(const TensorView& view, const TensorMap& bound) {
+  check_integer("segment_ids", view);
+  segments_ = scalar_integer("num_segments", need(bound, "num_segments", "segment_ids come with a number of segments"));
+  if (segments_ < 0 || segments_ > std::numeric_limits<std::int32_t>::max()) {
+    refuse(fmt::format("num_segments is {}; 0 to 2147483647 is allowed", segments_));
+  }
+  const Strided source = row_tensor("segment_ids", view, rows_);
+  std::vector<std::int32_t>& ids = indices_["segment_ids"];
+  ids.resize(static_cast<std::size_t>(rows_));
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const std::int64_t id = integer_at(address_of(source, r), view.dtype);
+    std::int32_t marked = ir::kNoSegment;
+    if (id >= segments_) {
+      marked = ir::kBadSegment;
+      mark_bad(r);
+    } else if (id >= 0) {
+      marked = static_cast<std::int32_t>(id);
+    }
+    ids[static_cast<std::size_t>(r)] = marked;
+  }
+}
+
+void Batch::find_pairs(const TensorMap& bound) {
+  const TensorView& view = need(bound, "pairs", "[n, 2]: chosen and rejected segment");
+  check_integer("pairs", view);
+  if (view.shape.size() != 2 || view.shape[1] != 2) {
+    refuse(fmt::format("tensor \"pairs\" is {}; [n, 2] (chosen, rejected segment) is allowed", view.describe()));
+  }
+  pairs_ = view.shape[0];
+  const auto strides = view.full_strides();
+  const auto size = static_cast<std::int64_t>(dtype_size(view.dtype));
+  for (std::int64_t side = 0; side < 2; ++side) {
+    std::vector<std::int32_t>& index = indices_[side == 0 ? "pairs.chosen" : "pairs.rejected"];
+    index.resize(static_cast<std::size_t>(pairs_));
+    for (std::int64_t p = 0; p < pairs_; ++p) {
+      const char* address = static_cast<const char*>(view.data) + (p * strides[0] + side * strides[1]) * size;
+      const std::int64_t segment = integer_at(address, view.dtype);
+      if (segment >= segments_) {
+        refuse(fmt::format("pairs[{}, {}] names segment {}; there are {}", p, side, segment, segments_));
+      }
+      index[static_cast<std::size_t>(p)] = static_cast<std::int32_t>(std::max<std::int64_t>(segment, -1));
+    }
+  }
+}
+
+// A stable counting sort: within a group, positions ascend.
+void Batch::group(const std::string& map, const std::vector<std::int32_t>& index, std::int64_t groups) {
+  Grouped& g = grouped_[map];
+  g.offsets.assign(static_cast<std::size_t>(groups) + 1, 0);
+  for (std::int32_t i : index) {
+    if (i >= 0) ++g.offsets[static_cast<std::size_t>(i) + 1];
+  }
+  for (std::size_t s = 0; s < static_cast<std::size_t>(groups); ++s) g.offsets[s + 1] += g.offsets[s];
+  std::vector<std::int64_t> next(g.offsets.begin(), g.offsets.end() - 1);
+  g.order.assign(std::max<std::size_t>(1, static_cast<std::size_t>(g.offsets.back())), 0);
+  for (std::size_t position = 0; position < index.size(); ++position) {
+    if (index[position] < 0) continue;
+    g.order[static_cast<std::size_t>(next[static_cast<std::size_t>(index[position])]++)] =
+        static_cast<std::int32_t>(position);
+  }
+}
+
+// [count], any stride; [batch, sequence] with batch * sequence = count; or one number for all.
+Strided Batch::row_tensor(const std::string& name, const TensorView& view, std::int64_t count) const {
+  const auto strides = view.full_strides();
+  const auto size = static_cast<std::int64_t>(dtype_size(view.dtype));
+  Strided s{static_cast<char*>(view.data), 0, 0, 0};
+  if (view.shape.empty()) return s;
+  if (view.size() != count || view.shape.size() > 2) {
+    refuse(fmt::format("tensor \"{}\" is {}; {} numbers are expected: [{}], [batch, sequence] or one for all ()", name,
+                       view.describe(), count, count));
+  }
+  s.stride = strides.back() * size;
+  if (view.shape.size() == 2 && view.shape[0] > 1) {
+    s.outer_stride = strides[0] * size;
+    if (s.outer_stride != s.stride * view.shape[1]) s.inner = view.shape[1];
+  }
+  return s;
+}
+
+// `first` is the row that the view begins with: its data pointer is moved so that kernels may count rows from 0.
+Strided Batch::element_tensor(const TensorSlot& slot, const TensorView& view, std::int64_t vocab, std::int64_t rows,
+                              std::int64_t first) const {
+  const auto strides = view.full_strides();
+  const auto size = static_cast<std::int64_t>(dtype_size(view.dtype));
+  const std::size_t dims = view.shape.size();
+  std::int64_t found = 1;
+  for (std::size_t i = 0; i + 1 < dims; ++i) found *= view.shape[i];
+  if (view.dtype != slot.dtype) {
+    refuse(fmt::format("tensor \"{}\" is {}; the spec says {}", slot.name, view.describe(), dtype_name(slot.dtype)));
+  }
+  if (dims < 2 || dims > 3 || found != rows) {
+    refuse(fmt::format("tensor \"{}\" is {}; {} rows are expected: [rows, vocab] or [batch, sequence, vocab]", slot.name,
+                       view.describe(), rows));
+  }
+  if (view.shape.back() < vocab) {
+    refuse(fmt::format("tensor \"{}\" is {}; its last dimension must be at least the spec's vocab, {}", slot.name,
+                       view.describe(), vocab));
+  }
+  if (rows > 0 && view.shape[dims - 1] > 1 && strides[dims - 1] != 1) {
+    refuse(fmt::format("tensor \"{}\" has stride {} between a row's elements; 1 is required (make it contiguous)",
+                       slot.name, strides[dims - 1]));
+  }
+  Strided s{static_cast<char*>(view.data), strides[dims - 2] * size, 0, 0};
+  if (dims == 3 && view.shape[0] > 1) {
+    s.outer_stride = strides[0] * size;
+    if (s.outer_stride != s.stride * view.shape[1]) s.inner = view.shape[1];
+  }
+  if (first > 0) {
+    if (s.inner > 0) refuse(fmt::format("tensor \"{}\" of a chunk must be [rows, vocab]", slot.name));
+    s.data -= first * s.stride;
+  }
+  return s;
+}
+
+Strided Batch::labels(const Program::Impl& program, const TensorSlot& slot, const TensorView& view,
+                      const TensorMap& bound) {
+  check_integer(slot.name, view);
+  const TensorView* ignore = find(bound, "ignore_index");
+  const std::int64_t ignored = ignore != nullptr ? scalar_integer("ignore_index", *ignore) : -1;
+  const Strided source = row_tensor(slot.name, view, rows_);
+  std::vector<std::int32_t>& values = indices_[slot.name];
+  values.resize(static_cast<std::size_t>(rows_));
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    std::int64_t label = integer_at(address_of(source, r), view.dtype);
+    if (label < 0 || (ignore != nullptr && label == ignored)) {
+      label = -1;
+    } else if (label >= program.spec.vocab) {
+      label = program.spec.vocab;
+      mark_bad(r);
+    }
+    values[static_cast<std::size_t>(r)] = static_cast<std::int32_t>(label);
+  }
+  return {reinterpret_cast<char*>(values.data()), 4, 0, 0};
+}
+
+void Batch::bind_slot(const Program::Impl& program, const TensorMap& bound, std::size_t index) {
+  const TensorSlot& slot = program.layout.tensors[index];
+  Strided& target = tensors_[index];
+  if (slot.name == "segment_ids" || slot.name.rfind("pairs.", 0) == 0) {
+    if (slot.name != "segment_ids" && find(bound, "pairs") == nullptr) {
+      refuse("tensor \"pairs\" is missing: [n, 2], the chosen and the rejected segment of each pair");
+    }
+    target = {reinterpret_cast<char*>(indices_[slot.name].data()), 4, 0, 0};
+    return;
+  }
+  if (slot.space == Space::element) return;  // bind_elements
+  const TensorView* view = find(bound, slot.name);
+  const bool is_output = slot.name.rfind("output.", 0) == 0;
+  if (view == nullptr) {
+    if (is_output) {
+      std::vector<float>& sink = expanded_[slot.name];
+      sink.resize(static_cast<std::size_t>(std::max<std::int64_t>(rows_, 1)));
+      target = {reinterpret_cast<char*>(sink.data()), 4, 0, 0};
+      return;
+    }
+    if (slot.required) refuse(fmt::format("tensor \"{}\" is missing: the spec's losses or outputs need it", slot.name));
+    std::int64_t& storage = fallback_[slot.name];
+    storage = 0;
+    if (slot.dtype == DType::i32) {
+      storage = std::bit_cast<std::int32_t>(static_cast<std::int32_t>(slot.fallback));
+    } else if (slot.dtype == DType::u8) {
+      storage = slot.fallback != 0 ? 1 : 0;
+    } else {
+      const auto number = static_cast<float>(slot.fallback);
+      std::memcpy(&storage, &number, sizeof number);
+    }
+    target = {reinterpret_cast<char*>(&storage), 0, 0, 0};
+    return;
+  }
+  if (slot.kind == ir::Kind::index) {
+    target = labels(program, slot, *view, bound);
+    return;
+  }
+  const bool dtype_fits = slot.dtype == DType::u8 ? view->dtype == DType::u8 || view->dtype == DType::boolean
+                                                  : view->dtype == slot.dtype;
+  if (!dtype_fits) {
+    refuse(fmt::format("tensor \"{}\" is {}; {} is allowed", slot.name, view->describe(),
+                       slot.dtype == DType::u8 ? "bool or u8" : dtype_name(slot.dtype)));
+  }
+  const bool per_segment = program.advantage_names.count(slot.name) > 0 && slot.space == Space::rows &&
+                           view->shape.size() == 1 && view->shape[0] == segments_ && segments_ != rows_;
+  if (per_segment) {
+    const Strided source = row_tensor(slot.name, *view, segments_);
+    std::vector<float>& values = expanded_[slot.name];
+    const std::vector<std::int32_t>& ids = indices_["segment_ids"];
+    values.assign(static_cast<std::size_t>(rows_), 0);
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      const std::int32_t s = ids[static_cast<std::size_t>(r)];
+      if (s >= 0) std::memcpy(&values[static_cast<std::size_t>(r)], address_of(source, s), sizeof(float));
+    }
+    target = {reinterpret_cast<char*>(values.data()), 4, 0, 0};
+    return;
+  }
+  target = row_tensor(slot.name, *view, size(slot.space));
+  if (is_output && rows_ > 1 && target.stride == 0) {
+    refuse(fmt::format("tensor \"{}\" is {}; one number a row is written", slot.name, view->describe()));
+  }
+}
+
+// Absent element tensors must come with each chunk.
+void Batch::bind_elements(const Program::Impl& program, const TensorMap& bound) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const TensorSlot& slot = program.layout.tensors[i];
+    if (slot.space != Space::element) continue;
+    const bool is_gradient = static_cast<int>(i) == program.layout.gradient;
+    const TensorView* view = find(bound, slot.name);
+    if (is_gradient && program.plan.gradient == GradientMode::in_place && view == nullptr) view = find(bound, "logits");
+    if (view == nullptr) continue;
+    tensors_[i] = element_tensor(slot, *view, program.spec.vocab, rows_, 0);
+    if (is_gradient) {
+      gradient_padding_ =
+          (view->shape.back() - program.spec.vocab) * static_cast<std::int64_t>(dtype_size(view->dtype));
+    }
+  }
+}
+
+void Batch::require_elements(const Program::Impl& program, const std::vector<ir::NodeId>& reads, bool gradient) const {
+  auto require = [&](int index) {
+    const std::size_t i = static_cast<std::size_t>(index);
+    if (tensors_[i].data == nullptr && rows_ > 0) {
+      refuse(fmt::format("tensor \"{}\" is missing: bind it, or give it with each chunk of rows",
+                         program.layout.tensors[i].name));
+    }
+  };
+  for (ir::NodeId id : reads) require(program.layout.tensor_of.at(id));
+  if (gradient) require(program.layout.gradient);
+}
+
+void Batch::set_chunk(const Program::Impl& program, const TensorMap& bound, const TensorMap& chunk, std::int64_t begin,
+                      std::int64_t end) {
+  bind_elements(program, bound);
+  const Layout& layout = program.layout;
+  for (const auto& [name, view] : chunk) {
+    const bool known = std::any_of(layout.tensors.begin(), layout.tensors.end(), [&](const TensorSlot& s) {
+      return s.name == name && s.space == Space::element;
+    });
+    if (!known) refuse(fmt::format("a chunk holds tensor \"{}\", which is no tensor of the logits' shape here", name));
+  }
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    const TensorSlot& slot = layout.tensors[i];
+    if (slot.space != Space::element) continue;
+    const bool is_gradient = static_cast<int>(i) == layout.gradient;
+    const bool in_place = is_gradient && program.plan.gradient == GradientMode::in_place;
+    const TensorView* view = find(chunk, slot.name);
+    if (view == nullptr && in_place) view = find(chunk, "logits");
+    if (view == nullptr) continue;
+    tensors_[i] = element_tensor(slot, *view, program.spec.vocab, end - begin, begin);
+    if (is_gradient) {
+      gradient_padding_ = (view->shape.back() - program.spec.vocab) * static_cast<std::int64_t>(dtype_size(view->dtype));
+    }
+  }
+}
+
+namespace {
+
+/// The bytes between a view's first and last element.
+struct Extent {
+  std::uintptr_t begin = 0, end = 0;
+};
+
+Extent extent_of(const TensorView& view) {
+  const auto strides = view.full_strides();
+  const auto size = static_cast<std::int64_t>(dtype_size(view.dtype));
+  std::int64_t low = 0, high = 0;
+  for (std::size_t i = 0; i < view.shape.size(); ++i) {
+    if (view.shape[i] == 0) return {};
+    const std::int64_t reach = (view.shape[i] - 1) * strides[i] * size;
+    (reach < 0 ? low : high) += reach;
+  }
+  const auto base = reinterpret_cast<std::uintptr_t>(view.data);
+  return {base + static_cast<std::uintptr_t>(low), base + static_cast<std::uintptr_t>(high + size)};
+}
+
+// Two views with one pitch may interleave: rows of one in the gaps of the other.
+bool interleaved(const TensorView& a, const TensorView& b) {
+  if (a.shape.size() != 2 || b.shape.size() != 2) return false;
+  const auto pitch_a = a.full_strides()[0] * static_cast<std::int64_t>(dtype_size(a.dtype));
+  const auto pitch_b = b.full_strides()[0] * static_cast<std::int64_t>(dtype_size(b.dtype));
+  if (pitch_a != pitch_b || pitch_a <= 0) return false;
+  const auto delta = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(b.data) -
+                                               reinterpret_cast<std::uintptr_t>(a.data));
+  const std::int64_t shift = ((delta % pitch_a) + pitch_a) % pitch_a;
+  const auto width_a = a.shape[1] * static_cast<std::int64_t>(dtype_size(a.dtype));
+  const auto width_b = b.shape[1] * static_cast<std::int64_t>(dtype_size(b.dtype));
+  return shift >= width_a && shift + width_b <= pitch_a;
+}
+
+}  // namespace
+
+void Batch::check_overlap(const Program::Impl& program, const TensorMap& bound) const {
+  const TensorView* logits = find(bound, "logits");
+  for (const auto& [out_name, out] : bound) {
+    const bool writes = out_name == "grad_logits" || out_name.rfind("output.", 0) == 0;
+    if (!writes) continue;
+    const Extent a = extent_of(out);
+    if (program.plan.gradient == GradientMode::in_place && out_name == "grad_logits" && logits != nullptr) {
+      if (out.data != logits->data || out.full_strides() != logits->full_strides()) {
+        refuse("gradient mode in_place: \"grad_logits\" must be the logits themselves, or be left out");
+      }
+    }
+    for (const auto& [name, view] : bound) {
+      if (name == out_name) continue;
+      const bool in_place = program.plan.gradient == GradientMode::in_place && out_name == "grad_logits" && name == "logits";
+      if (in_place) continue;
+      const Extent b = extent_of(view);
+      if (a.begin < b.end && b.begin < a.end && !interleaved(out, view)) {
+        refuse(fmt::format("tensors \"{}\" and \"{}\" overlap in memory", out_name, name));
+      }
+    }
+  }
+}
+
+void Batch::mark_bad(std::int64_t row) { bad_rows_.push_back(row); }
+
+}  // namespace lossc
