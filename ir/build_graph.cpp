@@ -147,7 +147,7 @@ class GraphBuilder {
       }
       total = total + sum(row_value(c, constant(0)));
     }
-    if (!total) throw Error(ErrorCode::internal, fmt::format("reduction \"{}\" is not built", reduction));
+    if (!bool(total)) throw Error(ErrorCode::internal, fmt::format("reduction \"{}\" is not built", reduction));
     child.loss = total;
     child.weight = spec.weight ? shared_->number(*spec.weight) : constant(1);
     child.guard = c.counts() && child.weight > 0.0;
@@ -265,8 +265,8 @@ class GraphBuilder {
       live = live ? live || child.guard : child.guard;
     }
     if (base_counts_) active = active ? active || base_->counts() : base_->counts();
-    if (!active) active = wrap(graph().boolean(false));
-    if (!live) live = wrap(graph().boolean(false));
+    if (!bool(active)) active = wrap(graph().boolean(false));
+    if (!bool(live)) live = wrap(graph().boolean(false));
     loss_.active = active.node();
     loss_.live = live.node();
     loss_.bad = shared_->bad().node();
