@@ -175,6 +175,14 @@ TEST_CASE("vocabulary reductions, with infinities and NaN") {
               {0.125, 0.25, 0.625, 0.5, 0, 0.5, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN, kNaN});
 }
 
+TEST_CASE("the largest value may be negative, and the first of equals is the maximum") {
+  Fixture f;
+  f.in.rows = 2;
+  f.in.tensors["x"] = {-3, -1, -2, -4, -1, -1};
+  CHECK(f.value(f.g.apply(Op::vocab_argmax, f.x)) == Values{1, 1});
+  CHECK(f.value(f.g.apply(Op::vocab_max, f.x)) == Values{-1, -1});
+}
+
 TEST_CASE("an expectation leaves out what has probability 0") {
   Fixture f;
   f.in.tensors["a"] = {8, 4, 16, 1, kNaN, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -194,11 +202,13 @@ TEST_CASE("a large common shift costs an lse no digits beyond the sum's own") {
   in.rows = 1;
   in.vocab = 2;
   in.tensors["x"] = {1e6, 1e6};
+  in.tensors["a"] = {1, 3};
   const NodeId x = g.input("x", Space::element);
   Evaluator e(g, in);
   CHECK(close(e.scalar(g.apply(Op::log_sum, x)), std::log(2.0)));
   CHECK(close(e.scalar(g.apply(Op::lse, x)), 1e6 + std::log(2.0)));
   CHECK(e.value(g.apply(Op::softmax, x)) == Values{0.5, 0.5});
+  CHECK(close(e.scalar(g.apply(Op::expect, x, g.input("a", Space::element))), 2));
 }
 
 TEST_CASE("pick reads one element, 0 for a negative index, NaN beyond the end") {
