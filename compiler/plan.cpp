@@ -74,6 +74,12 @@ std::vector<NodeId> row_operands(const Graph& graph, const std::vector<NodeId>& 
   return {rows.begin(), rows.end()};
 }
 
+std::vector<NodeId> region_tensors(const Graph& graph, const Region& region) {
+  std::set<NodeId> tensors(region.reads.begin(), region.reads.end());
+  for (NodeId id : region.picks) tensors.insert(graph.node(id).in[0]);
+  return {tensors.begin(), tensors.end()};
+}
+
 namespace {
 
 class Planner {

@@ -68,6 +68,9 @@ bool is_statistic(const ir::Graph& graph, ir::NodeId id);
 /// The element inputs that an element expression reads.
 std::vector<ir::NodeId> element_inputs(const ir::Graph& graph, const std::vector<ir::NodeId>& roots);
 
+/// Element inputs that a region touches: those it sweeps and those it picks from.
+std::vector<ir::NodeId> region_tensors(const ir::Graph& graph, const Region& region);
+
 /// The nodes in row or smaller spaces that an element expression uses, each a value of the row while it is
 /// swept; an anchored softmax counts as its anchor and log_sum.
 std::vector<ir::NodeId> row_operands(const ir::Graph& graph, const std::vector<ir::NodeId>& roots);

@@ -47,11 +47,6 @@ std::int64_t integer_at(const char* address, DType dtype) {
   return v;
 }
 
-const char* address_of(const Strided& s, std::int64_t i) {
-  if (s.inner > 0) return s.data + (i / s.inner) * s.outer_stride + (i % s.inner) * s.stride;
-  return s.data + i * s.stride;
-}
-
 std::int64_t scalar_integer(std::string_view name, const TensorView& view) {
   check_integer(name, view);
   if (view.size() != 1) refuse(fmt::format("tensor \"{}\" is {}; one number is allowed", name, view.describe()));
@@ -72,6 +67,7 @@ std::int64_t Batch::size(Space space) const {
 
 void Batch::prepare(const Program::Impl& program, const TensorMap& bound, std::int64_t rows) {
   bad_rows_.clear();
+  staged_outputs_.clear();
   status_ = {};
   gradient_padding_ = 0;
   find_rows(program, bound, rows);
@@ -179,7 +175,7 @@ void Batch::read_segment_ids(const TensorView& view, const TensorMap& bound) {
   std::vector<std::int32_t>& ids = indices_["segment_ids"];
   ids.resize(static_cast<std::size_t>(rows_));
   for (std::int64_t r = 0; r < rows_; ++r) {
-    const std::int64_t id = integer_at(address_of(source, r), view.dtype);
+    const std::int64_t id = integer_at(source.row(r), view.dtype);
     std::int32_t marked = ir::kNoSegment;
     if (id >= segments_) {
       marked = ir::kBadSegment;
@@ -293,7 +289,7 @@ Strided Batch::labels(const Program::Impl& program, const TensorSlot& slot, cons
   std::vector<std::int32_t>& values = indices_[slot.name];
   values.resize(static_cast<std::size_t>(rows_));
   for (std::int64_t r = 0; r < rows_; ++r) {
-    std::int64_t label = integer_at(address_of(source, r), view.dtype);
+    std::int64_t label = integer_at(source.row(r), view.dtype);
     if (label < 0 || (ignore != nullptr && label == ignored)) {
       label = -1;
     } else if (label >= program.spec.vocab) {
@@ -358,14 +354,37 @@ void Batch::bind_slot(const Program::Impl& program, const TensorMap& bound, std:
     values.assign(static_cast<std::size_t>(rows_), 0);
     for (std::int64_t r = 0; r < rows_; ++r) {
       const std::int32_t s = ids[static_cast<std::size_t>(r)];
-      if (s >= 0) std::memcpy(&values[static_cast<std::size_t>(r)], address_of(source, s), sizeof(float));
+      if (s >= 0) std::memcpy(&values[static_cast<std::size_t>(r)], source.row(s), sizeof(float));
     }
     target = {reinterpret_cast<char*>(values.data()), 4, 0, 0};
     return;
   }
   target = row_tensor(slot.name, *view, size(slot.space));
+  if (target.inner > 0) stage(slot, is_output, target);
   if (is_output && rows_ > 1 && target.stride == 0) {
     refuse(fmt::format("tensor \"{}\" is {}; one number a row is written", slot.name, view->describe()));
+  }
+}
+
+// Kernels read [batch, sequence] views with a gap between the sequences from a contiguous copy, and write to one.
+void Batch::stage(const TensorSlot& slot, bool is_output, Strided& target) {
+  const auto size = static_cast<std::int64_t>(dtype_size(slot.dtype));
+  const std::int64_t count = this->size(slot.space);
+  std::vector<char>& copy = staged_[slot.name];
+  copy.resize(static_cast<std::size_t>(count * size));
+  if (is_output) {
+    staged_outputs_.push_back({target, copy.data()});
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::memcpy(copy.data() + i * size, target.row(i), static_cast<std::size_t>(size));
+    }
+  }
+  target = {copy.data(), size, 0, 0};
+}
+
+void Batch::finish_outputs() {
+  for (const auto& [target, copy] : staged_outputs_) {
+    for (std::int64_t i = 0; i < rows_; ++i) std::memcpy(target.row(i), copy + i * 4, 4);
   }
 }
 

@@ -30,6 +30,9 @@ class Batch {
   /// Throws unless the element tensors that a region reads (and writes) are bound.
   void require_elements(const Program::Impl& program, const std::vector<ir::NodeId>& reads, bool gradient) const;
 
+  /// Copies outputs that kernels could not write in place to where the caller wants them.
+  void finish_outputs();
+
   std::int64_t rows() const { return rows_; }
   std::int64_t size(ir::Space space) const;
   const std::vector<cpu::Strided>& tensors() const { return tensors_; }
@@ -59,6 +62,7 @@ class Batch {
                       const TensorMap& bound);
   void bind_slot(const Program::Impl& program, const TensorMap& bound, std::size_t index);
   void bind_elements(const Program::Impl& program, const TensorMap& bound);
+  void stage(const TensorSlot& slot, bool is_output, cpu::Strided& target);
   void check_overlap(const Program::Impl& program, const TensorMap& bound) const;
   void mark_bad(std::int64_t row);
 
@@ -68,6 +72,8 @@ class Batch {
   std::vector<float> sizes_;
   std::map<std::string, std::vector<std::int32_t>> indices_;  // labels, segment_ids, pairs.* as kernels read them
   std::map<std::string, std::vector<float>> expanded_;        // a segment's value at each of its rows; unbound outputs
+  std::map<std::string, std::vector<char>> staged_;
+  std::vector<std::pair<cpu::Strided, const char*>> staged_outputs_;
   std::map<std::string, Grouped> grouped_;
   std::map<std::string, std::int64_t> fallback_;              // storage of constants for absent tensors
   bool identity_order_ = false;

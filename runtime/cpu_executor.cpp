@@ -121,7 +121,7 @@ void CpuExecutor::run_steps(const std::vector<Step>& steps, const std::vector<cp
 void CpuExecutor::region(int index, std::int64_t row_begin, std::int64_t row_end) {
   const Region& region = program_->plan.regions[static_cast<std::size_t>(index)];
   const cpu::RegionFunctions& f = program_->kernels->regions[static_cast<std::size_t>(index)];
-  batch_->require_elements(*program_, region.reads, region.emit);
+  batch_->require_elements(*program_, region_tensors(program_->plan.loss.graph, region), region.emit);
   args_.tensors = batch_->tensors().data();
   const std::int64_t rows = row_end - row_begin;
   const std::int64_t threads = num_threads();
@@ -164,7 +164,13 @@ void CpuExecutor::run_rows(const Region& region, const cpu::RegionFunctions& f, 
       phase.finish(&args_, row, current);
     }
   };
+  std::vector<const cpu::Strided*> tensors;
+  for (ir::NodeId id : region_tensors(program_->plan.loss.graph, region)) {
+    tensors.push_back(&batch_->tensors()[static_cast<std::size_t>(program_->layout.tensor_of.at(id))]);
+  }
+  if (region.emit) tensors.push_back(&batch_->tensors()[static_cast<std::size_t>(program_->layout.gradient)]);
   for (std::int64_t row = begin; row < end; ++row) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) static_cast<char**>(current)[i] = tensors[i]->row(row);
     const std::int32_t flags = f.begin(&args_, row, current);
     if ((flags & cpu::kRowActive) == 0) {
       if (region.emit && clears) clear_gradient(row);
@@ -195,9 +201,7 @@ void CpuExecutor::run_rows(const Region& region, const cpu::RegionFunctions& f, 
 }
 
 char* CpuExecutor::gradient_row(std::int64_t row) const {
-  const cpu::Strided& s = batch_->tensors()[static_cast<std::size_t>(program_->layout.gradient)];
-  if (s.inner > 0) return s.data + (row / s.inner) * s.outer_stride + (row % s.inner) * s.stride;
-  return s.data + row * s.stride;
+  return batch_->tensors()[static_cast<std::size_t>(program_->layout.gradient)].row(row);
 }
 
 void CpuExecutor::clear_gradient(std::int64_t row) {

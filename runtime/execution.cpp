@@ -17,7 +17,7 @@ struct Execution::Impl {
     known = {"ignore_index"};
     for (const auto* list : {&program->inputs, &program->outputs}) {
       for (const TensorInfo& info : *list) {
-        if (info.space != "scalar" || info.name == "num_segments" || list == &program->inputs) known.push_back(info.name);
+        known.push_back(info.name);
       }
     }
   }
@@ -75,6 +75,12 @@ void Execution::bind(std::string_view name, TensorView tensor) {
     throw Error(ErrorCode::invalid_argument, fmt::format("tensor \"{}\" has {} dimensions and {} strides", name,
                                                          tensor.shape.size(), tensor.strides.size()));
   }
+  const auto& scalars = impl_->program->plan.loss.scalars;
+  const bool is_scalar = std::any_of(scalars.begin(), scalars.end(), [&](const auto& s) { return s.name == name; });
+  if (is_scalar && (tensor.dtype != DType::fp32 || tensor.size() != 1)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("tensor \"{}\" is {}; one fp32 number is written", name, tensor.describe()));
+  }
   impl_->bound.insert_or_assign(std::string(name), std::move(tensor));
 }
 
@@ -130,6 +136,12 @@ void Execution::finish() {
   Impl& e = *impl_;
   e.check_range(0, 0);
   e.executor.epilogue();
+  e.batch.finish_outputs();
+  for (const ir::NamedNode& scalar : e.program->plan.loss.scalars) {
+    const auto it = e.bound.find(scalar.name);
+    if (it == e.bound.end()) continue;
+    *static_cast<float*>(it->second.data) = e.executor.scalar(scalar.node);
+  }
   e.finished = true;
   const ExecutionStatus& status = e.batch.status();
   if (status.bad_rows > 0) {

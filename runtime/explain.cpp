@@ -44,11 +44,6 @@ double number_at(const char* address, DType dtype) {
   }
 }
 
-const char* address_of(const cpu::Strided& s, std::int64_t i) {
-  if (s.inner > 0) return s.data + (i / s.inner) * s.outer_stride + (i % s.inner) * s.stride;
-  return s.data + i * s.stride;
-}
-
 class RowExplainer {
  public:
   RowExplainer(const Program::Impl& program, const Batch& batch, const CpuExecutor& executor,
@@ -110,7 +105,7 @@ class RowExplainer {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("explain_row needs \"{}\" bound over all rows", slot.name));
     }
-    const char* address = address_of(s, slot.space == Space::scalar ? 0 : row_);
+    const char* address = s.row(slot.space == Space::scalar ? 0 : row_);
     const std::int64_t count = slot.space == Space::element ? p_.spec.vocab : 1;
     std::vector<double>& values = inputs_.tensors[slot.name];
     for (std::int64_t k = 0; k < count; ++k) {
@@ -129,7 +124,7 @@ class RowExplainer {
       const auto place = none ? 0 : static_cast<std::int64_t>(index->second[0]);
       double v = 0;
       if (auto tensor = p_.layout.tensor_of.find(n.in[0]); !none && tensor != p_.layout.tensor_of.end()) {
-        v = number_at(address_of(batch_.tensors()[static_cast<std::size_t>(tensor->second)], place), DType::fp32);
+        v = number_at(batch_.tensors()[static_cast<std::size_t>(tensor->second)].row(place), DType::fp32);
       } else if (!none && p_.layout.buffer_of.count(n.in[0]) > 0) {
         v = executor_.buffer(n.in[0], place);
       }

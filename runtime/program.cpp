@@ -102,7 +102,6 @@ Program Program::compile(const Spec& spec, const CompileOptions& options) {
   impl->key = kernel_key(canonical_text(impl->plan, impl->layout, spec, impl->target));
   impl->kernels =
       kernels_of(impl->key, [&] { return cpu::compile_cpu(impl->plan, impl->layout, spec); });
-  impl->source = impl->kernels->source;
 #else
   throw Error(ErrorCode::unsupported, "this build has no CPU backend: it was configured with LOSSC_ENABLE_LLVM=OFF");
 #endif
@@ -114,7 +113,13 @@ const std::vector<ParameterInfo>& Program::parameters() const { return impl_->pa
 const std::vector<TensorInfo>& Program::inputs() const { return impl_->inputs; }
 const std::vector<TensorInfo>& Program::outputs() const { return impl_->outputs; }
 const std::string& Program::key() const { return impl_->key; }
-std::string Program::source() const { return impl_->source; }
+std::string Program::source() const {
+#ifdef LOSSC_HAS_LLVM
+  return cpu::cpu_source(impl_->plan, impl_->layout, impl_->spec);
+#else
+  return {};
+#endif
+}
 
 std::string Program::plan_text() const { return lossc::plan_text(impl_->plan, impl_->spec); }
 std::string Program::plan_json() const { return lossc::plan_json(impl_->plan, impl_->spec); }

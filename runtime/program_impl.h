@@ -22,7 +22,6 @@ struct Program::Impl {
   std::vector<TensorInfo> inputs, outputs;
   std::set<std::string> advantage_names;  ///< row inputs that a batch may give one a segment
   std::shared_ptr<const cpu::CpuKernels> kernels;
-  std::string source;
 };
 
 }  // namespace lossc

@@ -25,34 +25,40 @@ llvm::Function* Codegen::function(const std::string& name, llvm::Type* result, s
     if (argument.getType()->isPointerTy()) argument.addAttr(llvm::Attribute::NoAlias);
   }
   b.SetInsertPoint(llvm::BasicBlock::Create(context, "entry", f));
+  entry_loads_.clear();
+  last_entry_load_ = nullptr;
   return f;
+}
+
+Value* Codegen::entry_load(Value* base, std::int64_t offset, llvm::Type* type) {
+  Value*& loaded = entry_loads_[{base, offset}];
+  if (loaded != nullptr) return loaded;
+  const llvm::IRBuilderBase::InsertPointGuard guard(b);
+  llvm::BasicBlock& entry = b.GetInsertBlock()->getParent()->getEntryBlock();
+  if (last_entry_load_ != nullptr && last_entry_load_->getNextNode() == nullptr) {
+    b.SetInsertPoint(&entry);
+  } else {
+    b.SetInsertPoint(&entry, last_entry_load_ != nullptr ? std::next(last_entry_load_->getIterator()) : entry.begin());
+  }
+  loaded = b.CreateLoad(type, at(base, offset));
+  last_entry_load_ = llvm::cast<llvm::Instruction>(loaded);
+  return loaded;
+}
+
+Value* Codegen::field(Value* args, std::size_t offset) {
+  return entry_load(args, static_cast<std::int64_t>(offset), ptr());
+}
+
+Value* Codegen::buffer(Value* args, int index) {
+  return entry_load(field(args, offsetof(KernelArgs, buffers)), 8 * index, ptr());
 }
 
 Value* Codegen::tensor_address(Value* args, int index, Value* position) {
   Value* table = field(args, offsetof(KernelArgs, tensors));
-  Value* slot = at(table, static_cast<std::int64_t>(sizeof(Strided)) * index);
-  auto load64 = [&](std::size_t offset) {
-    return b.CreateLoad(b.getInt64Ty(), at(slot, static_cast<std::int64_t>(offset)));
-  };
-  Value* data = b.CreateLoad(ptr(), at(slot, static_cast<std::int64_t>(offsetof(Strided, data))));
-  Value* stride = load64(offsetof(Strided, stride));
-  Value* inner = load64(offsetof(Strided, inner));
-  llvm::Function* f = b.GetInsertBlock()->getParent();
-  auto* nested = llvm::BasicBlock::Create(context, "nested", f);
-  auto* done = llvm::BasicBlock::Create(context, "addressed", f);
-  Value* flat = b.CreateMul(position, stride);
-  auto* from = b.GetInsertBlock();
-  b.CreateCondBr(b.CreateICmpSGT(inner, i64(0)), nested, done);
-  b.SetInsertPoint(nested);
-  Value* outer = b.CreateUDiv(position, inner);
-  Value* rest = b.CreateSub(position, b.CreateMul(outer, inner));
-  Value* two = b.CreateAdd(b.CreateMul(outer, load64(offsetof(Strided, outer_stride))), b.CreateMul(rest, stride));
-  b.CreateBr(done);
-  b.SetInsertPoint(done);
-  auto* offset = b.CreatePHI(b.getInt64Ty(), 2);
-  offset->addIncoming(flat, from);
-  offset->addIncoming(two, nested);
-  return b.CreateGEP(b.getInt8Ty(), data, offset);
+  const auto slot = static_cast<std::int64_t>(sizeof(Strided)) * index;
+  Value* data = entry_load(table, slot + static_cast<std::int64_t>(offsetof(Strided, data)), ptr());
+  Value* stride = entry_load(table, slot + static_cast<std::int64_t>(offsetof(Strided, stride)), b.getInt64Ty());
+  return b.CreateGEP(b.getInt8Ty(), data, b.CreateMul(position, stride));
 }
 
 void Codegen::loop(Value* begin, Value* end, std::int64_t step, const std::function<void(Value*)>& body,

@@ -6,6 +6,7 @@
 #include <llvm/IR/Module.h>
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ namespace lossc::cpu {
 struct CpuTarget {
   std::string name, features;  ///< LLVM's names
   unsigned width = 8;          ///< floats in a vector
-  unsigned unroll = 4;         ///< vectors in a loop's body
+  unsigned unroll = 2;         ///< vectors in a loop's body
   MathTarget math;
   ConvertTarget convert;
   bool nontemporal = false;    ///< fp32 gradients past the cache: non-temporal stores
@@ -57,9 +58,11 @@ struct Codegen {
   /// Byte-addressed access.
   llvm::Value* at(llvm::Value* base, llvm::Value* bytes) { return b.CreateInBoundsGEP(b.getInt8Ty(), base, bytes); }
   llvm::Value* at(llvm::Value* base, std::int64_t bytes) { return at(base, i64(bytes)); }
-  /// The pointer field `index` of KernelArgs.
-  llvm::Value* field(llvm::Value* args, std::int64_t offset) { return b.CreateLoad(ptr(), at(args, offset)); }
-  /// The address of the element at `position` of tensor `index`.
+  /// A pointer field of KernelArgs, loaded once at the function's entry.
+  llvm::Value* field(llvm::Value* args, std::size_t offset);
+  /// The array of a materialised value, loaded once at the function's entry.
+  llvm::Value* buffer(llvm::Value* args, int index);
+  /// The address of the element at `position` of a tensor that is not of the logits' shape.
   llvm::Value* tensor_address(llvm::Value* args, int index, llvm::Value* position);
   /// for (i = begin; i < end; i += step) body(i)
   void loop(llvm::Value* begin, llvm::Value* end, std::int64_t step, const std::function<void(llvm::Value*)>& body,
@@ -68,6 +71,13 @@ struct Codegen {
   llvm::Value* apply(ir::Op op, llvm::Value* x, llvm::Value* y, llvm::Value* z);
   /// 0 where `a` is 0, whatever `v` is.
   llvm::Value* zero_mul(llvm::Value* a, llvm::Value* v);
+
+ private:
+  /// Loads from `base` + offset behind what was loaded at the entry so far; the same load is made once.
+  llvm::Value* entry_load(llvm::Value* base, std::int64_t offset, llvm::Type* type);
+
+  std::map<std::pair<llvm::Value*, std::int64_t>, llvm::Value*> entry_loads_;
+  llvm::Instruction* last_entry_load_ = nullptr;
 };
 
 }  // namespace lossc::cpu

@@ -78,7 +78,7 @@ class Jit {
     llvm::InitializeNativeTargetAsmPrinter();
     target_ = host_target();
     auto builder = expect(llvm::orc::JITTargetMachineBuilder::detectHost(), "LLVM host detection");
-    builder.setCodeGenOptLevel(llvm::CodeGenOptLevel::Default);
+    builder.setCodeGenOptLevel(std::getenv("LV")?(llvm::CodeGenOptLevel)atoi(std::getenv("LV")):llvm::CodeGenOptLevel::Default);
     jit_ = expect(llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(std::move(builder)).create(), "LLVM JIT");
   }
 
@@ -106,6 +106,17 @@ std::string cpu_target_text() {
   return fmt::format("llvm {} {} {} width {} unroll {}", LLVM_VERSION_STRING, t.name, t.features, t.width, t.unroll);
 }
 
+std::string cpu_source(const Plan& plan, const Layout& layout, const Spec& spec) {
+  llvm::LLVMContext context;
+  llvm::Module module("lossc", context);
+  Codegen codegen(plan, layout, spec, Jit::instance().target(), context, module);
+  generate_module(codegen);
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  module.print(stream, nullptr);
+  return text;
+}
+
 std::shared_ptr<const CpuKernels> compile_cpu(const Plan& plan, const Layout& layout, const Spec& spec) {
   Jit& jit = Jit::instance();
   auto context = std::make_unique<llvm::LLVMContext>();
@@ -118,16 +129,14 @@ std::shared_ptr<const CpuKernels> compile_cpu(const Plan& plan, const Layout& la
     Codegen codegen(plan, layout, spec, jit.target(), *context, *module);
     symbols = generate_module(codegen);
   }
+#ifndef NDEBUG
   std::string problems;
   llvm::raw_string_ostream problem_stream(problems);
   if (llvm::verifyModule(*module, &problem_stream)) {
     throw Error(ErrorCode::compile_failed, "LLVM refuses the generated module: " + problem_stream.str());
   }
+#endif
   auto kernels = std::make_shared<CpuKernels>();
-  llvm::raw_string_ostream source_stream(kernels->source);
-  module->print(source_stream, nullptr);
-  source_stream.flush();
-
   auto library = std::make_shared<Library>();
   llvm::orc::JITDylib& dylib = jit.new_library();
   library->library = &dylib;

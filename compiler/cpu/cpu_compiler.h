@@ -16,12 +16,14 @@ struct CpuKernels {
   std::vector<RegionFunctions> regions;
   std::vector<StepFunction> prologue, epilogue;
   std::vector<std::vector<StepFunction>> seams;
-  std::string source;  ///< LLVM IR as text
   std::shared_ptr<void> code;
 };
 
 /// "znver3 +avx2,+fma,... width 8": the part of the kernel key that names the machine and the compiler.
 std::string cpu_target_text();
+
+/// The LLVM IR that compile_cpu compiles, as text.
+std::string cpu_source(const Plan& plan, const Layout& layout, const Spec& spec);
 
 /// Throws Error(compile_failed) with LLVM's message. Thread safe.
 std::shared_ptr<const CpuKernels> compile_cpu(const Plan& plan, const Layout& layout, const Spec& spec);

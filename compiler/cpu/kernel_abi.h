@@ -5,13 +5,18 @@
 
 namespace lossc::cpu {
 
-/// A tensor addressed by position i: data + (inner > 0 ? (i / inner) * outer_stride + (i % inner) * stride : i * stride).
-/// Strides count bytes; an absent optional tensor is a constant with stride 0.
+/// A tensor addressed by position i: data + i * stride; strides count bytes, an absent optional tensor is a constant with
+/// stride 0. Of tensors of the logits' shape only the runtime forms addresses, and those may be nested:
+/// data + (i / inner) * outer_stride + (i % inner) * stride where inner > 0.
 struct Strided {
   char* data;
   std::int64_t stride;
   std::int64_t inner;
   std::int64_t outer_stride;
+
+  char* row(std::int64_t i) const {
+    return inner > 0 ? data + (i / inner) * outer_stride + (i % inner) * stride : data + i * stride;
+  }
 };
 
 /// Positions of the from-space of an index map, grouped by their element of the to-space, in ascending order.
@@ -33,7 +38,8 @@ struct KernelArgs {
 inline constexpr std::int32_t kRowActive = 1;  // its logits are read
 inline constexpr std::int32_t kRowLive = 2;    // it has a gradient
 
-// A row's frame: pointers (8 bytes each) to its element rows, then floats. Sweeps and finishes of one row share one.
+// A row's frame: the addresses of the row in the region's element tensors (region_tensors, in order) and in the
+// gradient, filled in by the runtime; then floats that the functions of the region share.
 using BeginRow = std::int32_t (*)(const KernelArgs*, std::int64_t row, void* frame);
 /// Chooses the anchors of a phase: from a sample of the row, or (max) exactly.
 using Anchor = void (*)(void* frame);

@@ -38,7 +38,7 @@ class RegionGenerator {
         prefix_(fmt::format("region{}", index)) {
     for (NodeId id : region_.picks) own_.insert(id);
     for (const Phase& phase : region_.phases) own_.insert(phase.statistics.begin(), phase.statistics.end());
-    for (NodeId in : region_.reads) pointer_slot(in);
+    tensors_ = region_tensors(c_.graph(), region_);
     if (region_.emit) find_emitted();
     find_kept();
   }
@@ -68,23 +68,20 @@ class RegionGenerator {
 
  private:
   // ---------------------------------------------------------------------------------------------------------------
-  // The frame: pointers first, then floats by name.
+  // The frame: the addresses of the row in each element tensor that the region touches and in the gradient, which the
+  // runtime fills in; then floats by name.
 
-  std::int64_t pointer_slot(NodeId input) {
-    const auto it = std::find(pointers_.begin(), pointers_.end(), input);
-    const auto index = it - pointers_.begin();
-    if (it == pointers_.end()) pointers_.push_back(input);
-    return 8 * index;
+  std::int64_t pointer_slot(NodeId input) const {
+    return 8 * (std::find(tensors_.begin(), tensors_.end(), input) - tensors_.begin());
   }
-  // The gradient's pointer has the last of the fixed pointer slots.
-  std::int64_t gradient_slot() const { return 8 * static_cast<std::int64_t>(region_.reads.size()); }
+  std::int64_t gradient_slot() const { return 8 * static_cast<std::int64_t>(tensors_.size()); }
   std::int64_t float_slot(const std::string& name) {
     const auto [it, added] = floats_.try_emplace(name, static_cast<std::int64_t>(floats_.size()));
     (void)added;
-    return 8 * (static_cast<std::int64_t>(region_.reads.size()) + 1) + 4 * it->second;
+    return 8 * (static_cast<std::int64_t>(tensors_.size()) + 1) + 4 * it->second;
   }
   std::int64_t frame_bytes() {
-    return (8 * (static_cast<std::int64_t>(region_.reads.size()) + 1) + 4 * static_cast<std::int64_t>(floats_.size()) +
+    return (8 * (static_cast<std::int64_t>(tensors_.size()) + 1) + 4 * static_cast<std::int64_t>(floats_.size()) +
             63) / 64 * 64;
   }
   static std::string key(char kind, std::int64_t id) { return fmt::format("{}{}", kind, id); }
@@ -197,8 +194,7 @@ class RegionGenerator {
         const bool index = c_.node(id).kind == ir::Kind::index;
         return load_slot(frame, key('n', id), index ? b_.getInt32Ty() : c_.f32());
       }
-      Value* table = c_.field(args, offsetof(KernelArgs, buffers));
-      Value* data = b_.CreateLoad(c_.ptr(), c_.at(table, 8 * c_.layout.buffer_of.at(id)));
+      Value* data = c_.buffer(args, c_.layout.buffer_of.at(id));
       return b_.CreateLoad(c_.f32(), c_.at(data, b_.CreateShl(row, 2)));
     });
   }
@@ -233,8 +229,7 @@ class RegionGenerator {
       }
     }
     for (NodeId id : region_.stored) {
-      Value* table = c_.field(args, offsetof(KernelArgs, buffers));
-      Value* data = b_.CreateLoad(c_.ptr(), c_.at(table, 8 * c_.layout.buffer_of.at(id)));
+      Value* data = c_.buffer(args, c_.layout.buffer_of.at(id));
       Value* v = rows.value(id);
       if (v->getType()->isIntegerTy()) v = b_.CreateSIToFP(v, c_.f32());
       b_.CreateStore(v, c_.at(data, b_.CreateShl(row, 2)));
@@ -275,19 +270,15 @@ class RegionGenerator {
     b_.CreateCondBr(active, work, skip);
     b_.SetInsertPoint(skip);
     for (NodeId id : region_.stored) {
-      Value* table = c_.field(args, offsetof(KernelArgs, buffers));
-      Value* data = b_.CreateLoad(c_.ptr(), c_.at(table, 8 * c_.layout.buffer_of.at(id)));
+      Value* data = c_.buffer(args, c_.layout.buffer_of.at(id));
       b_.CreateStore(c_.f32(0.0), c_.at(data, b_.CreateShl(row, 2)));
     }
     b_.CreateRet(b_.getInt32(0));
     b_.SetInsertPoint(work);
-    for (NodeId in : region_.reads) {
-      b_.CreateStore(c_.tensor_address(args, c_.layout.tensor_of.at(in), row), c_.at(frame, pointer_slot(in)));
+    for (NodeId id : region_.picks) {
+      Value* element_row = b_.CreateLoad(c_.ptr(), c_.at(frame, pointer_slot(c_.node(id).in[0])));
+      store_slot(frame, key('n', id), rows.pick(id, element_row));
     }
-    if (region_.emit) {
-      b_.CreateStore(c_.tensor_address(args, c_.layout.gradient, row), c_.at(frame, gradient_slot()));
-    }
-    for (NodeId id : region_.picks) store_slot(frame, key('n', id), rows.pick(id));
     stage(rows, args, row, frame, 0);
     Value* flags = b_.CreateSelect(live, b_.getInt32(kRowActive | kRowLive), b_.getInt32(kRowActive));
     b_.CreateRet(flags);
@@ -606,7 +597,7 @@ class RegionGenerator {
   const Region& region_;
   std::string prefix_;
   std::set<NodeId> own_;  // statistics and picks of this region
-  std::vector<NodeId> pointers_;
+  std::vector<NodeId> tensors_;
   std::map<std::string, std::int64_t> floats_;
   std::set<NodeId> emitted_softmaxes_;
   std::vector<NodeId> kept_;

@@ -94,9 +94,7 @@ Value* RowEmitter::load_tensor(int index, Value* position) {
 }
 
 Value* RowEmitter::load_buffer(int index, Value* position) {
-  Value* table = c_.field(args_, offsetof(KernelArgs, buffers));
-  Value* data = c_.b.CreateLoad(c_.ptr(), c_.at(table, 8 * index));
-  return c_.b.CreateLoad(c_.f32(), c_.at(data, c_.b.CreateShl(position, 2)));
+  return c_.b.CreateLoad(c_.f32(), c_.at(c_.buffer(args_, index), c_.b.CreateShl(position, 2)));
 }
 
 // Nothing is read where the index is negative: the value is 0 there.
@@ -132,7 +130,7 @@ Value* RowEmitter::gather(const Node& n) {
   return phi;
 }
 
-Value* RowEmitter::pick(NodeId id) {
+Value* RowEmitter::pick(NodeId id, Value* row) {
   const Node& n = c_.node(id);
   const int tensor = c_.layout.tensor_of.at(n.in[0]);
   const DType dtype = c_.layout.tensors[static_cast<std::size_t>(tensor)].dtype;
@@ -141,7 +139,6 @@ Value* RowEmitter::pick(NodeId id) {
   Value* inside = c_.b.CreateICmpULT(index, c_.b.getInt32(static_cast<std::uint32_t>(c_.spec.vocab)));
   // Outside of the vocabulary element 0 is read and dropped.
   Value* safe = c_.b.CreateZExt(c_.b.CreateSelect(inside, index, c_.b.getInt32(0)), c_.b.getInt64Ty());
-  Value* row = c_.tensor_address(args_, tensor, position_);
   Value* address = c_.at(row, c_.b.CreateMul(safe, c_.i64(static_cast<std::int64_t>(dtype_size(dtype)))));
   Value* loaded = load_scalar(c_.b, dtype, address);
   Value* negative = c_.b.CreateICmpSLT(index, c_.b.getInt32(0));

@@ -18,8 +18,8 @@ class RowEmitter {
   /// that fills its buffer computes it.
   llvm::Value* value(ir::NodeId id);
   llvm::Value* compute(ir::NodeId id);
-  /// pick of an element tensor at a row: one load.
-  llvm::Value* pick(ir::NodeId id);
+  /// pick of an element tensor whose row begins at `row`: one load.
+  llvm::Value* pick(ir::NodeId id, llvm::Value* row);
 
  private:
   llvm::Value* leaf(ir::NodeId id);

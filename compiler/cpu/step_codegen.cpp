@@ -43,9 +43,7 @@ class StepGenerator {
     });
   }
   Value* buffer(NodeId id, Value* position) {
-    Value* table = c_.field(args_, offsetof(KernelArgs, buffers));
-    Value* data = b_.CreateLoad(c_.ptr(), c_.at(table, 8 * c_.layout.buffer_of.at(id)));
-    return c_.at(data, b_.CreateShl(position, 2));
+    return c_.at(c_.buffer(args_, c_.layout.buffer_of.at(id)), b_.CreateShl(position, 2));
   }
   Value* as_float(Value* v) {
     if (v->getType()->isIntegerTy(1)) return b_.CreateUIToFP(v, c_.f32());
