@@ -2,13 +2,19 @@
 
 #include <fmt/format.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
+#include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/SmallVectorMemoryBuffer.h>
 #include <llvm/Support/TargetSelect.h>
+#include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
 
+#include <algorithm>
 #include <atomic>
-#include <mutex>
+#include <future>
+#include <optional>
+#include <set>
 
 #include "compiler/cpu/generate.h"
 #include "lossc/error.h"
@@ -63,6 +69,13 @@ class Jit {
   const CpuTarget& target() const { return target_; }
   llvm::orc::LLJIT& lljit() { return *jit_; }
 
+  /// A target machine of the caller's own: one serves one thread.
+  std::unique_ptr<llvm::TargetMachine> machine(llvm::CodeGenOptLevel level) const {
+    llvm::orc::JITTargetMachineBuilder builder = *machine_builder_;
+    builder.setCodeGenOptLevel(level);
+    return expect(builder.createTargetMachine(), "LLVM target machine");
+  }
+
   llvm::orc::JITDylib& new_library() {
     const std::string name = fmt::format("lossc.{}", count_.fetch_add(1));
     auto library = jit_->createJITDylib(name);
@@ -78,11 +91,12 @@ class Jit {
     llvm::InitializeNativeTargetAsmPrinter();
     target_ = host_target();
     auto builder = expect(llvm::orc::JITTargetMachineBuilder::detectHost(), "LLVM host detection");
-    builder.setCodeGenOptLevel(std::getenv("LV")?(llvm::CodeGenOptLevel)atoi(std::getenv("LV")):llvm::CodeGenOptLevel::Default);
+    machine_builder_ = builder;
     jit_ = expect(llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(std::move(builder)).create(), "LLVM JIT");
   }
 
   CpuTarget target_;
+  std::optional<llvm::orc::JITTargetMachineBuilder> machine_builder_;
   std::unique_ptr<llvm::orc::LLJIT> jit_;
   std::atomic<int> count_{0};
 };
@@ -117,32 +131,73 @@ std::string cpu_source(const Plan& plan, const Layout& layout, const Spec& spec)
   return text;
 }
 
-std::shared_ptr<const CpuKernels> compile_cpu(const Plan& plan, const Layout& layout, const Spec& spec) {
-  Jit& jit = Jit::instance();
-  auto context = std::make_unique<llvm::LLVMContext>();
-  auto module = std::make_unique<llvm::Module>("lossc", *context);
-  module->setDataLayout(jit.lljit().getDataLayout());
-  module->setTargetTriple(jit.lljit().getTargetTriple().str());
+namespace {
 
+/// The functions that run once an element, or those that run once a row or less.
+enum class Half { sweeps, rows };
+
+struct Object {
   ModuleSymbols symbols;
+  std::unique_ptr<llvm::MemoryBuffer> buffer;
+};
+
+// One half of the plan's functions as an object file. Both halves generate the whole module, which costs little, so that
+// they agree on every frame; each keeps its own functions. Sweeps are worth the code generator's full effort; the rest
+// is compiled quickly.
+Object compile_half(Half half, const Plan& plan, const Layout& layout, const Spec& spec) {
+  Jit& jit = Jit::instance();
+  const auto machine = jit.machine(half == Half::sweeps ? llvm::CodeGenOptLevel::Default : llvm::CodeGenOptLevel::None);
+  llvm::LLVMContext context;
+  llvm::Module module("lossc", context);
+  module.setDataLayout(jit.lljit().getDataLayout());
+  module.setTargetTriple(jit.lljit().getTargetTriple().str());
+  Object object;
   {
-    Codegen codegen(plan, layout, spec, jit.target(), *context, *module);
-    symbols = generate_module(codegen);
+    Codegen codegen(plan, layout, spec, jit.target(), context, module);
+    object.symbols = generate_module(codegen);
   }
 #ifndef NDEBUG
   std::string problems;
   llvm::raw_string_ostream problem_stream(problems);
-  if (llvm::verifyModule(*module, &problem_stream)) {
+  if (llvm::verifyModule(module, &problem_stream)) {
     throw Error(ErrorCode::compile_failed, "LLVM refuses the generated module: " + problem_stream.str());
   }
 #endif
+  const std::set<std::string> sweeps = object.symbols.sweeps();
+  std::vector<llvm::Function*> others;
+  for (llvm::Function& f : module) {
+    if (!f.isDeclaration() && (sweeps.count(f.getName().str()) > 0) != (half == Half::sweeps)) others.push_back(&f);
+  }
+  for (llvm::Function* f : others) f->eraseFromParent();
+
+  llvm::SmallVector<char, 0> bytes;
+  llvm::raw_svector_ostream stream(bytes);
+  llvm::legacy::PassManager passes;
+  llvm::MCContext* mc = nullptr;
+  if (machine->addPassesToEmitMC(passes, mc, stream, true)) {
+    throw Error(ErrorCode::compile_failed, "LLVM has no object writer for this machine");
+  }
+  passes.run(module);
+  object.buffer = std::make_unique<llvm::SmallVectorMemoryBuffer>(std::move(bytes), "lossc", false);
+  return object;
+}
+
+}  // namespace
+
+std::shared_ptr<const CpuKernels> compile_cpu(const Plan& plan, const Layout& layout, const Spec& spec) {
+  Jit& jit = Jit::instance();
+  std::future<Object> other =
+      std::async(std::launch::async, [&] { return compile_half(Half::rows, plan, layout, spec); });
+  Object sweeps = compile_half(Half::sweeps, plan, layout, spec);
+  Object rows = other.get();
+  const ModuleSymbols& symbols = sweeps.symbols;
   auto kernels = std::make_shared<CpuKernels>();
   auto library = std::make_shared<Library>();
   llvm::orc::JITDylib& dylib = jit.new_library();
   library->library = &dylib;
   kernels->code = library;
-  expect(jit.lljit().addIRModule(dylib, llvm::orc::ThreadSafeModule(std::move(module), std::move(context))),
-         "LLVM module");
+  expect(jit.lljit().addObjectFile(dylib, std::move(sweeps.buffer)), "LLVM object");
+  expect(jit.lljit().addObjectFile(dylib, std::move(rows.buffer)), "LLVM object");
 
   auto lookup = [&]<class F>(F& function, const std::string& name) {
     if (name.empty()) return;

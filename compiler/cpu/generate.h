@@ -1,6 +1,7 @@
 // Plan -> LLVM module.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,9 @@ struct ModuleSymbols {
   std::vector<RegionSymbols> regions;
   std::vector<std::string> prologue, epilogue;
   std::vector<std::vector<std::string>> seams;
+
+  /// The functions whose loops run over a row's elements.
+  std::set<std::string> sweeps() const;
 };
 
 ModuleSymbols generate_module(Codegen& codegen);

@@ -1,0 +1,54 @@
+// A plan in words: what plan_print shows as text and as JSON.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compiler/plan.h"
+#include "compiler/plan_names.h"
+
+namespace lossc {
+
+struct StepDescription {
+  std::string kind, space, map;  // "map", "reduce", "segment"
+  std::vector<Line> where;       // what its values have in common
+  std::vector<Line> values;
+};
+
+struct PhaseDescription {
+  std::vector<Line> where;
+  std::vector<Line> statistics;
+};
+
+struct RegionDescription {
+  std::string name;
+  std::vector<std::string> reads,
+      writes;               // tensors of the logits' shape; to accumulate reads the gradient too
+  std::vector<Line> where;  // what its picks are made of
+  std::vector<Line> picks;
+  std::vector<PhaseDescription> phases;
+  bool emits = false;
+  std::vector<Line> emit_where;  // what the gradient's terms are made of
+  struct Term {
+    std::string coefficient, basis;
+    bool guarded = false;
+  };
+  std::vector<Term> dense;
+  std::vector<Line> sparse;  // gradient[index] = the whole gradient of that element
+  std::vector<std::string> stored;
+  double bytes_per_row = 0;
+};
+
+struct PlanDescription {
+  std::vector<Line> rows;         // conditions of rows
+  std::string active, live, bad;  // rows that are read; that have a gradient; that are out of range
+  std::vector<StepDescription> prologue, epilogue;
+  std::vector<RegionDescription> regions;
+  std::vector<std::vector<StepDescription>> seams;
+  // Memory beyond inputs and outputs.
+  int row_bytes = 0, segment_bytes = 0, pair_bytes = 0;
+};
+
+PlanDescription describe(const Plan& plan, const Spec& spec);
+
+}  // namespace lossc
