@@ -77,7 +77,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 bool is_name(std::string_view text) {
-  return !text.empty() && is_letter(text[0]) &&
+  return !text.empty() && text.size() <= max_name_length && is_letter(text[0]) &&
          std::all_of(text.begin(), text.end(), [](char c) { return is_letter(c) || is_digit(c); });
 }
 
@@ -113,7 +113,10 @@ std::string in_quotes(std::string_view text) {
 }
 
 std::string comma_list(const std::vector<std::string>& items) {
-  return fmt::format("{}", fmt::join(items, ", "));
+  constexpr std::size_t most = 32;
+  if (items.size() <= most) return fmt::format("{}", fmt::join(items, ", "));
+  return fmt::format("{} and {} more", fmt::join(items.begin(), items.begin() + most, ", "),
+                     items.size() - most);
 }
 
 std::string nearest_name(std::string_view found, const std::vector<std::string>& known) {

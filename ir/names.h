@@ -8,7 +8,10 @@
 
 namespace lossc::ir {
 
-/// True for [A-Za-z_][A-Za-z0-9_]*.
+/// The longest name: it bounds messages, and nobody types more.
+inline constexpr std::size_t max_name_length = 128;
+
+/// True for [A-Za-z_][A-Za-z0-9_]* of at most max_name_length characters.
 bool is_name(std::string_view text);
 
 /// The text in double quotes for a message: control characters and bytes that are not UTF-8 escaped, long
@@ -18,7 +21,7 @@ std::string in_quotes(std::string_view text);
 /// As `in_quotes` without the quotes, and cut in the middle at about `limit` bytes.
 std::string printable(std::string_view text, std::size_t limit);
 
-/// `a, b, c`.
+/// `a, b, c`; of a long list the first 32 and how many are left.
 std::string comma_list(const std::vector<std::string>& items);
 
 /// The known name nearest to `found` by edit distance (a swap of neighbours counts once, case counts nothing

@@ -24,8 +24,10 @@ constexpr std::int64_t max_vocab = (std::int64_t{1} << 31) - 1;
 void expect_name(const Cursor& at, const std::string& name, std::string_view what,
                  const std::vector<std::string>& reserved) {
   if (is_name(name) && std::find(reserved.begin(), reserved.end(), name) == reserved.end()) return;
-  at.fail(fmt::format("found the name {}; allowed: {} of letters, digits and _, not starting with a digit{}",
-                      in_quotes(name), what, reserved.empty() ? "" : ", none of " + quoted_list(reserved)));
+  at.fail(fmt::format(
+      "found the name {}; allowed: {} of at most {} letters, digits and _, not starting "
+      "with a digit{}",
+      in_quotes(name), what, max_name_length, reserved.empty() ? "" : ", none of " + quoted_list(reserved)));
 }
 
 std::map<std::string, double> read_params(const Cursor& root) {

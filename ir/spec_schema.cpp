@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "ir/names.h"
 #include "ir/registry.h"
 #include "ir/spec_child.h"
 #include "ir/spec_parameters.h"
@@ -45,6 +46,12 @@ Schema words_or_null(const std::vector<std::string>& words) {
 
 Schema exactly(std::string_view regex) {
   return {{"type", "string"}, {"pattern", fmt::format("^(?:{})$", regex)}};
+}
+
+Schema any_name() {
+  Schema out = exactly(name_regex);
+  out["maxLength"] = max_name_length;
+  return out;
 }
 
 std::string any_of(const std::vector<std::string>& names) {
@@ -196,7 +203,7 @@ Schema logits_schema() {
 
 Schema losses_schema() {
   Schema out = {{"type", "object"}};
-  out["propertyNames"] = exactly(name_regex);
+  out["propertyNames"] = any_name();
   out["propertyNames"]["not"]["enum"] = {"logits", "params"};
   out["additionalProperties"] = or_null(def_ref("loss"));
   return out;
@@ -256,7 +263,7 @@ Schema definitions(const LossRegistry& registry) {
   for (const Range range : {Range::any, Range::non_negative, Range::positive, Range::probability}) {
     defs[std::string(range_name(range))] = number_or_reference(range);
   }
-  defs["tensor_name"] = exactly(name_regex);
+  defs["tensor_name"] = any_name();
   defs["tensor_name"]["not"]["enum"] = reserved_tensors();
   defs["loss"] = any_child(registry);
   for (const std::string& type : registry.names()) defs["loss_" + type] = child_schema(registry.at(type));
@@ -271,7 +278,7 @@ std::string spec_schema(const LossRegistry& registry) {
   Schema properties;
   properties["version"] = {{"const", 1}};
   properties["logits"] = logits_schema();
-  Schema params = {{"type", "object"}, {"propertyNames", exactly(name_regex)}};
+  Schema params = {{"type", "object"}, {"propertyNames", any_name()}};
   params["additionalProperties"] = or_null(plain_number(Range::any));
   properties["params"] = or_null(std::move(params));
   properties["tensors"] = or_null(tensors_schema());
@@ -284,7 +291,7 @@ std::string spec_schema(const LossRegistry& registry) {
   properties["gradient"] = or_null(gradient_schema());
   Schema parallel = {{"type", "object"}, {"additionalProperties", false}};
   for (const char* dimension : {"vocab", "sequence", "data"}) {
-    parallel["properties"][dimension] = or_null(exactly(name_regex));
+    parallel["properties"][dimension] = or_null(any_name());
   }
   properties["parallel"] = or_null(std::move(parallel));
 
