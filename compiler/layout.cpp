@@ -13,8 +13,8 @@
 namespace lossc {
 
 using ir::Graph;
-using ir::Node;
 using ir::no_node;
+using ir::Node;
 using ir::NodeId;
 using ir::Op;
 using ir::Space;
@@ -32,7 +32,8 @@ void walk_plan(const Plan& plan, const std::function<void(NodeId)>& visit) {
     // A map's indices are an input of its from-space.
     if (n.op == Op::gather || (n.op >= Op::segment_sum && n.op <= Op::segment_max)) {
       for (NodeId k = 0; k < g.size(); ++k) {
-        if (g.node(k).op == Op::input && g.node(k).kind == ir::Kind::index && g.symbol_of(k) == g.symbol(n.symbol)) {
+        if (g.node(k).op == Op::input && g.node(k).kind == ir::Kind::index &&
+            g.symbol_of(k) == g.symbol(n.symbol)) {
           walk(k);
         }
       }
@@ -141,7 +142,8 @@ Layout make_layout(const Plan& plan, const Spec& spec) {
   return layout;
 }
 
-std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& spec, const std::string& target) {
+std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& spec,
+                           const std::string& target) {
   const Graph& g = plan.loss.graph;
   std::map<NodeId, int> number;
   std::string text = fmt::format("target {}\nvocab {}\ngradient {} {}\n", target, spec.vocab,
@@ -154,7 +156,8 @@ std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& s
                         static_cast<int>(n.space), std::bit_cast<std::uint64_t>(n.value));
     if (n.op == Op::input) {
       const int slot = layout.tensor_of.at(id);
-      text += fmt::format(" tensor {} {}", slot, dtype_name(layout.tensors[static_cast<std::size_t>(slot)].dtype));
+      text += fmt::format(" tensor {} {}", slot,
+                          dtype_name(layout.tensors[static_cast<std::size_t>(slot)].dtype));
     } else if (n.op == Op::parameter) {
       text += fmt::format(" parameter {}", layout.parameter_of.at(id));
     } else if (n.symbol >= 0) {
@@ -173,8 +176,8 @@ std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& s
   };
   auto steps = [&](const char* name, const std::vector<Step>& all) {
     for (const Step& step : all) {
-      text += fmt::format("{} {} {} {}{}\n", name, static_cast<int>(step.kind), static_cast<int>(step.domain), step.map,
-                          list(step.values));
+      text += fmt::format("{} {} {} {}{}\n", name, static_cast<int>(step.kind), static_cast<int>(step.domain),
+                          step.map, list(step.values));
     }
   };
   steps("prologue", plan.prologue);

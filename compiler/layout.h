@@ -22,25 +22,27 @@ struct TensorSlot {
 };
 
 struct Layout {
-  std::vector<TensorSlot> tensors;              ///< Inputs, then "output.*" rows, then "grad_logits".
-  std::map<ir::NodeId, int> tensor_of;          ///< input node -> tensor
-  std::map<ir::NodeId, int> output_of;          ///< materialised row result -> tensor
-  int gradient = -1;                            ///< tensor index, or -1
-  std::vector<ir::NodeId> buffers;              ///< Materialised values that are no scalars: one float array each.
+  std::vector<TensorSlot> tensors;      ///< Inputs, then "output.*" rows, then "grad_logits".
+  std::map<ir::NodeId, int> tensor_of;  ///< input node -> tensor
+  std::map<ir::NodeId, int> output_of;  ///< materialised row result -> tensor
+  int gradient = -1;                    ///< tensor index, or -1
+  std::vector<ir::NodeId> buffers;      ///< Materialised values that are no scalars: one float array each.
   std::map<ir::NodeId, int> buffer_of;
-  std::vector<ir::NodeId> scalars;              ///< Materialised scalars: one float each.
+  std::vector<ir::NodeId> scalars;  ///< Materialised scalars: one float each.
   std::map<ir::NodeId, int> scalar_of;
-  std::vector<std::string> parameters;          ///< Run-time parameters in the order kernels read them.
+  std::vector<std::string> parameters;  ///< Run-time parameters in the order kernels read them.
   std::map<ir::NodeId, int> parameter_of;
-  std::vector<std::string> maps;                ///< Index maps that segment steps walk.
+  std::vector<std::string> maps;  ///< Index maps that segment steps walk.
 
   int map_index(const std::string& name) const;
 };
 
 Layout make_layout(const Plan& plan, const Spec& spec);
 
-/// All that generated code depends on, without names: equal texts mean equal kernels. `target` names the machine.
-std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& spec, const std::string& target);
+/// All that generated code depends on, without names: equal texts mean equal kernels. `target` names the
+/// machine.
+std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& spec,
+                           const std::string& target);
 
 /// SHA-256 of the text, in hex.
 std::string kernel_key(const std::string& canonical);

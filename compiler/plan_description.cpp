@@ -42,6 +42,7 @@ class Describer {
 
   PlanDescription run() {
     name_values();
+    list_tensors();
     const std::vector<NodeId> conditions{plan_.loss.active, plan_.loss.live, plan_.loss.bad};
     out_.rows = names_.operands(conditions);
     out_.active = names_.text(plan_.loss.active);
@@ -83,6 +84,17 @@ class Describer {
     for (const ir::DenseTerm& term : plan_.loss.dense) names_.prefer(term.coefficient, "alpha");
     for (const ir::SparseTerm& term : plan_.loss.sparse) names_.prefer(term.coefficient, "beta");
     for (const ir::DenseTerm& term : plan_.loss.dense) names_.prefer(term.basis, "basis");
+  }
+
+  void list_tensors() {
+    for (NodeId id : names_.reached()) {
+      const ir::Node& n = g().node(id);
+      if (n.op == Op::input) out_.inputs.push_back(g().symbol_of(id) + (n.aux != 0 ? "?" : ""));
+    }
+    for (const auto* list : {&plan_.loss.scalars, &plan_.loss.rows}) {
+      for (const ir::NamedNode& result : *list) out_.results.push_back(result.name);
+    }
+    if (plan_.gradient != GradientMode::none) out_.results.emplace_back("grad_logits");
   }
 
   void name_steps(const std::vector<Step>& steps) {

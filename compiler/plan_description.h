@@ -40,6 +40,8 @@ struct RegionDescription {
 };
 
 struct PlanDescription {
+  std::vector<std::string> inputs;  // optional ones with a question mark
+  std::vector<std::string> results;
   std::vector<Line> rows;         // conditions of rows
   std::string active, live, bad;  // rows that are read; that have a gradient; that are out of range
   std::vector<StepDescription> prologue, epilogue;

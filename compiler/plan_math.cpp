@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "compiler/plan_names.h"
@@ -56,13 +57,12 @@ class Mathematics {
   }
 
  private:
-  // The row counts for these children, their weights are not 0, its label and segment are in range.
+  // The row counts for these children, and their weights are not 0.
   void assume(const std::vector<std::string>& children) {
     known_.clear();
     memo_.clear();
-    known_[loss_.bad] = false;
     const std::function<void(NodeId)> holds = [&](NodeId id) {
-      known_[id] = true;
+      known_.insert(id);
       if (old_.node(id).op != Op::logical_and) return;
       holds(old_.node(id).in[0]);
       holds(old_.node(id).in[1]);
@@ -78,9 +78,8 @@ class Mathematics {
   NodeId rebuild(NodeId id, bool all_rows = false) {
     if (id == no_node) return no_node;
     const Node& n = old_.node(id);
-    if (const auto it = known_.find(id); it != known_.end() && !all_rows && n.op != Op::constant) {
-      return g_.boolean(it->second);
-    }
+    if (id == loss_.bad) return g_.boolean(false);
+    if (!all_rows && n.op != Op::constant && known_.count(id) > 0) return g_.boolean(true);
     auto& memo = memo_[{id, all_rows}];
     if (memo == 0) memo = rebuild_node(n, all_rows || ir::is_cross_reduction(n.op)) + 1;
     return memo - 1;
@@ -119,6 +118,7 @@ class Mathematics {
 
   NodeId sum(NodeId a, NodeId b) {
     if (is(a, Op::neg)) std::swap(a, b);
+    if (a == b) return product(g_.constant(2), a);
     if (!is(b, Op::neg)) return g_.apply(Op::add, a, b);
     const NodeId x = g_.node(b).in[0];
     return a == x ? g_.constant(0) : g_.apply(Op::sub, a, x);
@@ -191,7 +191,7 @@ class Mathematics {
   const Graph& old_;
   ir::LossGraph view_;  // the graph without the numerics, and what names its values
   Graph& g_ = view_.graph;
-  std::map<NodeId, bool> known_;
+  std::set<NodeId> known_;                          // conditions that hold
   std::map<std::pair<NodeId, bool>, NodeId> memo_;  // new node + 1
 };
 

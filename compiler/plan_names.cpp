@@ -16,8 +16,8 @@ using ir::Space;
 
 namespace {
 
-// Formulas of more nodes are split: a line stays shorter than a screen is wide.
-constexpr int longest_operand = 14;
+// Longer formulas are split, where they have operands longer than a name.
+constexpr std::size_t longest_formula = 88, longest_name = 20;
 // Shared expressions up to this many nodes are repeated rather than named.
 constexpr int shortest_shared = 3;
 
@@ -49,6 +49,14 @@ PlanNames::PlanNames(const Graph& graph, const std::vector<NodeId>& roots)
       ++uses_[at(in)];
     }
   }
+}
+
+std::vector<NodeId> PlanNames::reached() const {
+  std::vector<NodeId> ids;
+  for (NodeId id = 0; id < graph_.size(); ++id) {
+    if (uses_[at(id)] > 0) ids.push_back(id);
+  }
+  return ids;
 }
 
 void PlanNames::bind(NodeId id, std::string_view name) {
@@ -159,26 +167,40 @@ std::vector<Line> PlanNames::operands(const std::vector<NodeId>& ids) {
     }
   }
   std::vector<Line> lines;
+  const auto give_line = [&](NodeId id) {
+    Line line{"", definition(id)};
+    const auto wanted = preferred_.find(id);
+    if (wanted != preferred_.end() && !wanted->second.empty()) bind(id, wanted->second);
+    bind(id);
+    line.name = names_.at(id);
+    lines.push_back(std::move(line));
+  };
   std::map<NodeId, int> length;  // nodes written where the node is used
   for (NodeId id : reached) {    // increasing: operands first
     const Node& n = graph_.node(id);
-    int own = 1;
-    if (!named(id)) {
+    length[id] = 1;
+    if (is_leaf(n.op) || (named(id) && roots.count(id) == 0)) continue;
+    while (definition(id).size() > longest_formula) {
+      NodeId longest = no_node;
+      std::size_t size = longest_name;
       for (NodeId in : n.in) {
-        if (in != no_node) own += length[in];
+        if (in == no_node || named(in) || is_leaf(graph_.node(in).op) || definition(in).size() <= size)
+          continue;
+        longest = in;
+        size = definition(in).size();
       }
-      const auto wanted = preferred_.find(id);
-      const bool shared = uses_[at(id)] > 1 && own > shortest_shared;
-      const bool longest = own > longest_operand && roots.count(id) == 0;
-      if (!is_leaf(n.op) && (wanted != preferred_.end() || shared || longest)) {
-        lines.push_back({"", definition(id)});
-        if (wanted != preferred_.end() && !wanted->second.empty()) bind(id, wanted->second);
-        bind(id);
-        lines.back().name = names_.at(id);
-        own = 1;
-      }
+      if (longest == no_node) break;
+      give_line(longest);
+      length[longest] = 1;
     }
-    length[id] = own;
+    if (named(id)) continue;
+    for (NodeId in : n.in) {
+      if (in != no_node) length[id] += length[in];
+    }
+    const bool shared = uses_[at(id)] > 1 && length[id] > shortest_shared;
+    if (!shared && preferred_.count(id) == 0) continue;
+    give_line(id);
+    length[id] = 1;
   }
   return lines;
 }

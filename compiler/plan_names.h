@@ -32,6 +32,8 @@ class PlanNames {
   void bind(ir::NodeId id);
   /// The node gets a line and this name (or one by what it is) where it is first used, however short it is.
   void prefer(ir::NodeId id, std::string_view name = {});
+  /// The nodes that the roots need, operands first.
+  std::vector<ir::NodeId> reached() const;
   bool named(ir::NodeId id) const { return names_.count(id) > 0; }
 
   /// Lines for the operands that these values share with others or that are too long to stand inside of a

@@ -116,7 +116,7 @@ Json region_json(const RegionDescription& region) {
 // --- text -------------------------------------------------------------------------------------------------
 
 std::string plural(std::size_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : noun.ends_with("s") ? "es" : "s");
 }
 
 // 1,048,576
@@ -181,6 +181,8 @@ class TextPrinter {
     std::string gradient = mode_name(spec.gradient_mode);
     if (plan.gradient != GradientMode::none) gradient += fmt::format(" {}", dtype_name(spec.gradient_dtype));
     put("  logits    {} [rows, {}], gradient {}\n", dtype_name(spec.logits_dtype), spec.vocab, gradient);
+    put("  inputs    {}\n", fmt::join(d.inputs, ", "));
+    put("  results   {}\n", fmt::join(d.results, ", "));
     put("  passes    {} (bound {}), {} from a row's cache\n", plan.passes, plan.bound_passes,
         plural(static_cast<std::size_t>(plan.extra_reads), "re-read"));
     put("  traffic   {} bytes a row (bound {})\n", grouped(plan.bytes_per_row),
@@ -191,10 +193,13 @@ class TextPrinter {
     put(" beyond inputs and outputs\n");
   }
 
-  void rows(const PlanDescription& d) {
+  void rows(const Plan& plan, const PlanDescription& d) {
     put("\nrows\n");
     lines(d.rows, 2);
-    put("  read where {}; gradient where {}; NaN where {}\n", d.active, d.live, d.bad);
+    put("  read where {}", d.active);
+    if (plan.gradient != GradientMode::none) put(", gradient where {}", d.live);
+    if (d.bad != "false") put(", NaN where {}", d.bad);
+    put("\n");
   }
 
   void steps(std::string_view title, const std::vector<StepDescription>& list) {
@@ -208,9 +213,8 @@ class TextPrinter {
       } else {
         put("  map {}\n", step.space);
       }
-      std::vector<Line> all = step.where;
-      all.insert(all.end(), step.values.begin(), step.values.end());
-      lines(all, 4);
+      lines(step.where, 6);
+      lines(step.values, 4);
     }
   }
 
@@ -225,12 +229,11 @@ class TextPrinter {
     }
     for (std::size_t i = 0; i < r.phases.size(); ++i) {
       put("  phase {}\n", i + 1);
-      std::vector<Line> all = r.phases[i].where;
-      all.insert(all.end(), r.phases[i].statistics.begin(), r.phases[i].statistics.end());
-      lines(all, 4);
+      lines(r.phases[i].where, 6);
+      lines(r.phases[i].statistics, 4);
     }
-    if (r.emits) emit(r);
     if (!r.stored.empty()) put("  store {}\n", fmt::join(r.stored, ", "));
+    if (r.emits) emit(r);
   }
 
  private:
@@ -254,7 +257,7 @@ class TextPrinter {
 
   void emit(const RegionDescription& r) {
     put("  emit\n");
-    lines(r.emit_where, 4);
+    lines(r.emit_where, 6);
     std::size_t width = 8;
     for (const Line& line : r.sparse) width = std::max(width, line.name.size());
     std::size_t coefficient = 0;
@@ -287,6 +290,8 @@ std::string plan_json(const Plan& plan, const Spec& spec) {
   json["row_bytes"] = d.row_bytes;
   json["segment_bytes"] = d.segment_bytes;
   json["pair_bytes"] = d.pair_bytes;
+  json["inputs"] = d.inputs;
+  json["results"] = d.results;
   json["rows"] = {{"where", joined(d.rows)}, {"active", d.active}, {"live", d.live}, {"bad", d.bad}};
   json["prologue"] = steps_json(d.prologue);
   json["regions"] = Json::array();
@@ -301,7 +306,7 @@ std::string plan_text(const Plan& plan, const Spec& spec) {
   const PlanDescription d = describe(plan, spec);
   TextPrinter printer;
   printer.summary(plan, spec, d);
-  printer.rows(d);
+  printer.rows(plan, d);
   printer.steps("prologue", d.prologue);
   for (std::size_t i = 0; i < d.regions.size(); ++i) {
     printer.region(d.regions[i]);

@@ -147,7 +147,8 @@ class GraphBuilder {
       }
       total = total + sum(row_value(c, constant(0)));
     }
-    if (!bool(total)) throw Error(ErrorCode::internal, fmt::format("reduction \"{}\" is not built", reduction));
+    if (!bool(total))
+      throw Error(ErrorCode::internal, fmt::format("reduction \"{}\" is not built", reduction));
     child.loss = total;
     child.weight = spec.weight ? shared_->number(*spec.weight) : constant(1);
     child.guard = c.counts() && child.weight > 0.0;
@@ -250,7 +251,7 @@ class GraphBuilder {
       if (name == "logprobs") value = base_->logprob();
       if (name == "entropy") value = entropy(base_->logits());
       if (name == "lse") value = base_->lse();
-      if (!value)
+      if (!bool(value))
         throw Error(ErrorCode::invalid_spec, fmt::format("outputs: no output is called \"{}\"", name));
       value = row_value(*base_, value);
     }

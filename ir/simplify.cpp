@@ -1,5 +1,6 @@
 #include "ir/simplify.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -210,11 +211,7 @@ class Simplifier {
       return apply(Op::vocab_sum, e);
     };
     const double size = mean ? 1 : static_cast<double>(vocab());
-    // Row factors that are no constants come out through the linear form; what is left is affine.
-    for (const DenseTerm& term : linear_form(old_, a)) {
-      const Affine inner = expand(term.basis);
-      const bool scaled_by_row = old_.node(term.coefficient).op != Op::constant;
-      const double factor = scaled_by_row ? 1 : old_.node(term.coefficient).value;
+    auto add_reduced = [&](double factor, const Affine& inner, NodeId coefficient) {
       std::vector<std::pair<double, NodeId>> elements;
       Affine part;
       for (const auto& [f, id] : inner.terms) {
@@ -226,10 +223,25 @@ class Simplifier {
       }
       for (const auto& [id, f] : inner.anchors) part.anchors[id] += f * size;
       if (!elements.empty()) part.add(1, reduce(build(elements)));
-      if (scaled_by_row) {
-        sum.add(1, scaled(g(), rebuild(term.coefficient), whole(part)));
-      } else {
+      if (coefficient == no_node) {
         sum.add(factor, part);
+      } else {
+        sum.add(1, scaled(g(), rebuild(coefficient), whole(part)));
+      }
+    };
+    // Row factors that are no constants come out through the linear form; without any, the sum is reduced as
+    // one.
+    const std::vector<DenseTerm> terms = linear_form(old_, a);
+    const bool constant_factors = std::all_of(terms.begin(), terms.end(), [&](const DenseTerm& t) {
+      return old_.node(t.coefficient).op == Op::constant;
+    });
+    if (constant_factors) {
+      add_reduced(1, expand(a), no_node);
+    } else {
+      for (const DenseTerm& term : terms) {
+        const bool constant = old_.node(term.coefficient).op == Op::constant;
+        const double factor = constant ? old_.node(term.coefficient).value : 1;
+        add_reduced(factor, expand(term.basis), constant ? no_node : term.coefficient);
       }
     }
     return sum;

@@ -17,7 +17,9 @@ namespace {
 using cpu::Strided;
 using ir::Space;
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_argument, message); }
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, message);
+}
 
 const TensorView* find(const TensorMap& bound, std::string_view name) {
   const auto it = bound.find(name);
@@ -49,7 +51,8 @@ std::int64_t integer_at(const char* address, DType dtype) {
 
 std::int64_t scalar_integer(std::string_view name, const TensorView& view) {
   check_integer(name, view);
-  if (view.size() != 1) refuse(fmt::format("tensor \"{}\" is {}; one number is allowed", name, view.describe()));
+  if (view.size() != 1)
+    refuse(fmt::format("tensor \"{}\" is {}; one number is allowed", name, view.describe()));
   return integer_at(static_cast<const char*>(view.data), view.dtype);
 }
 
@@ -57,11 +60,16 @@ std::int64_t scalar_integer(std::string_view name, const TensorView& view) {
 
 std::int64_t Batch::size(Space space) const {
   switch (space) {
-    case Space::scalar: return 1;
-    case Space::rows: return rows_;
-    case Space::segments: return segments_;
-    case Space::pairs: return pairs_;
-    default: throw Error(ErrorCode::internal, "a step over an unexpected space");
+    case Space::scalar:
+      return 1;
+    case Space::rows:
+      return rows_;
+    case Space::segments:
+      return segments_;
+    case Space::pairs:
+      return pairs_;
+    default:
+      throw Error(ErrorCode::internal, "a step over an unexpected space");
   }
 }
 
@@ -108,8 +116,8 @@ void Batch::find_rows(const Program::Impl& program, const TensorMap& bound, std:
 void Batch::count_rows(const Program::Impl& program, const TensorMap& bound) {
   const TensorView& logits = need(bound, "logits", "it holds [rows, vocab]");
   if (logits.shape.size() < 2 || logits.shape.size() > 3) {
-    refuse(fmt::format("tensor \"logits\" is {}; [rows, {}] or [batch, sequence, {}] is allowed", logits.describe(),
-                       program.spec.vocab, program.spec.vocab));
+    refuse(fmt::format("tensor \"logits\" is {}; [rows, {}] or [batch, sequence, {}] is allowed",
+                       logits.describe(), program.spec.vocab, program.spec.vocab));
   }
   rows_ = 1;
   for (std::size_t i = 0; i + 1 < logits.shape.size(); ++i) rows_ *= logits.shape[i];
@@ -122,7 +130,8 @@ void Batch::find_segments(const Program::Impl& program, const TensorMap& bound) 
   const TensorView* ids = find(bound, "segment_ids");
   bool needed = false;
   for (const TensorSlot& slot : program.layout.tensors) {
-    needed = needed || slot.name == "segment_ids" || slot.space == Space::segments || slot.space == Space::pairs;
+    needed =
+        needed || slot.name == "segment_ids" || slot.space == Space::segments || slot.space == Space::pairs;
   }
   if (cu != nullptr && ids != nullptr) {
     refuse("both \"cu_seqlens\" and \"segment_ids\" are given; segments are named by one of them");
@@ -132,7 +141,9 @@ void Batch::find_segments(const Program::Impl& program, const TensorMap& bound) 
   } else if (ids != nullptr) {
     read_segment_ids(*ids, bound);
   } else if (needed) {
-    refuse("tensor \"cu_seqlens\" or \"segment_ids\" (with \"num_segments\") is missing: the spec has a loss of segments");
+    refuse(
+        "tensor \"cu_seqlens\" or \"segment_ids\" (with \"num_segments\") is missing: the spec has a loss of "
+        "segments");
   }
 }
 
@@ -151,8 +162,9 @@ void Batch::read_cu_seqlens(const TensorView& cu) {
     const std::int64_t row = integer_at(static_cast<const char*>(cu.data) + s * stride, cu.dtype);
     const std::int64_t before = s == 0 ? 0 : offsets[static_cast<std::size_t>(s) - 1];
     if (row < before || row > rows_ || (s == 0 && row != 0)) {
-      refuse(fmt::format("cu_seqlens[{}] names row {}; it must begin at 0, ascend and end at {} rows (cu_seqlens[{}] is {})",
-                         s, row, rows_, s == 0 ? 0 : s - 1, before));
+      refuse(fmt::format(
+          "cu_seqlens[{}] names row {}; it must begin at 0, ascend and end at {} rows (cu_seqlens[{}] is {})",
+          s, row, rows_, s == 0 ? 0 : s - 1, before));
     }
     offsets[static_cast<std::size_t>(s)] = row;
     for (std::int64_t r = before; s > 0 && r < row; ++r) {
@@ -167,7 +179,8 @@ void Batch::read_cu_seqlens(const TensorView& cu) {
 
 void Batch::read_segment_ids(const TensorView& view, const TensorMap& bound) {
   check_integer("segment_ids", view);
-  segments_ = scalar_integer("num_segments", need(bound, "num_segments", "segment_ids come with a number of segments"));
+  segments_ = scalar_integer("num_segments",
+                             need(bound, "num_segments", "segment_ids come with a number of segments"));
   if (segments_ < 0 || segments_ > std::numeric_limits<std::int32_t>::max()) {
     refuse(fmt::format("num_segments is {}; 0 to 2147483647 is allowed", segments_));
   }
@@ -191,7 +204,8 @@ void Batch::find_pairs(const TensorMap& bound) {
   const TensorView& view = need(bound, "pairs", "[n, 2]: chosen and rejected segment");
   check_integer("pairs", view);
   if (view.shape.size() != 2 || view.shape[1] != 2) {
-    refuse(fmt::format("tensor \"pairs\" is {}; [n, 2] (chosen, rejected segment) is allowed", view.describe()));
+    refuse(
+        fmt::format("tensor \"pairs\" is {}; [n, 2] (chosen, rejected segment) is allowed", view.describe()));
   }
   pairs_ = view.shape[0];
   const auto strides = view.full_strides();
@@ -234,8 +248,9 @@ Strided Batch::row_tensor(const std::string& name, const TensorView& view, std::
   Strided s{static_cast<char*>(view.data), 0, 0, 0};
   if (view.shape.empty()) return s;
   if (view.size() != count || view.shape.size() > 2) {
-    refuse(fmt::format("tensor \"{}\" is {}; {} numbers are expected: [{}], [batch, sequence] or one for all ()", name,
-                       view.describe(), count, count));
+    refuse(
+        fmt::format("tensor \"{}\" is {}; {} numbers are expected: [{}], [batch, sequence] or one for all ()",
+                    name, view.describe(), count, count));
   }
   s.stride = strides.back() * size;
   if (view.shape.size() == 2 && view.shape[0] > 1) {
@@ -245,28 +260,31 @@ Strided Batch::row_tensor(const std::string& name, const TensorView& view, std::
   return s;
 }
 
-// `first` is the row that the view begins with: its data pointer is moved so that kernels may count rows from 0.
-Strided Batch::element_tensor(const TensorSlot& slot, const TensorView& view, std::int64_t vocab, std::int64_t rows,
-                              std::int64_t first) const {
+// `first` is the row that the view begins with: its data pointer is moved so that kernels may count rows from
+// 0.
+Strided Batch::element_tensor(const TensorSlot& slot, const TensorView& view, std::int64_t vocab,
+                              std::int64_t rows, std::int64_t first) const {
   const auto strides = view.full_strides();
   const auto size = static_cast<std::int64_t>(dtype_size(view.dtype));
   const std::size_t dims = view.shape.size();
   std::int64_t found = 1;
   for (std::size_t i = 0; i + 1 < dims; ++i) found *= view.shape[i];
   if (view.dtype != slot.dtype) {
-    refuse(fmt::format("tensor \"{}\" is {}; the spec says {}", slot.name, view.describe(), dtype_name(slot.dtype)));
+    refuse(fmt::format("tensor \"{}\" is {}; the spec says {}", slot.name, view.describe(),
+                       dtype_name(slot.dtype)));
   }
   if (dims < 2 || dims > 3 || found != rows) {
-    refuse(fmt::format("tensor \"{}\" is {}; {} rows are expected: [rows, vocab] or [batch, sequence, vocab]", slot.name,
-                       view.describe(), rows));
+    refuse(fmt::format("tensor \"{}\" is {}; {} rows are expected: [rows, vocab] or [batch, sequence, vocab]",
+                       slot.name, view.describe(), rows));
   }
   if (view.shape.back() < vocab) {
-    refuse(fmt::format("tensor \"{}\" is {}; its last dimension must be at least the spec's vocab, {}", slot.name,
-                       view.describe(), vocab));
+    refuse(fmt::format("tensor \"{}\" is {}; its last dimension must be at least the spec's vocab, {}",
+                       slot.name, view.describe(), vocab));
   }
   if (rows > 0 && view.shape[dims - 1] > 1 && strides[dims - 1] != 1) {
-    refuse(fmt::format("tensor \"{}\" has stride {} between a row's elements; 1 is required (make it contiguous)",
-                       slot.name, strides[dims - 1]));
+    refuse(fmt::format(
+        "tensor \"{}\" has stride {} between a row's elements; 1 is required (make it contiguous)", slot.name,
+        strides[dims - 1]));
   }
   Strided s{static_cast<char*>(view.data), strides[dims - 2] * size, 0, 0};
   if (dims == 3 && view.shape[0] > 1) {
@@ -321,7 +339,8 @@ void Batch::bind_slot(const Program::Impl& program, const TensorMap& bound, std:
       target = {reinterpret_cast<char*>(sink.data()), 4, 0, 0};
       return;
     }
-    if (slot.required) refuse(fmt::format("tensor \"{}\" is missing: the spec's losses or outputs need it", slot.name));
+    if (slot.required)
+      refuse(fmt::format("tensor \"{}\" is missing: the spec's losses or outputs need it", slot.name));
     std::int64_t& storage = fallback_[slot.name];
     storage = 0;
     if (slot.dtype == DType::i32) {
@@ -366,7 +385,8 @@ void Batch::bind_slot(const Program::Impl& program, const TensorMap& bound, std:
   }
 }
 
-// Kernels read [batch, sequence] views with a gap between the sequences from a contiguous copy, and write to one.
+// Kernels read [batch, sequence] views with a gap between the sequences from a contiguous copy, and write to
+// one.
 void Batch::stage(const TensorSlot& slot, bool is_output, Strided& target) {
   const auto size = static_cast<std::int64_t>(dtype_size(slot.dtype));
   const std::int64_t count = this->size(slot.space);
@@ -395,7 +415,8 @@ void Batch::bind_elements(const Program::Impl& program, const TensorMap& bound) 
     if (slot.space != Space::element) continue;
     const bool is_gradient = static_cast<int>(i) == program.layout.gradient;
     const TensorView* view = find(bound, slot.name);
-    if (is_gradient && program.plan.gradient == GradientMode::in_place && view == nullptr) view = find(bound, "logits");
+    if (is_gradient && program.plan.gradient == GradientMode::in_place && view == nullptr)
+      view = find(bound, "logits");
     if (view == nullptr) continue;
     tensors_[i] = element_tensor(slot, *view, program.spec.vocab, rows_, 0);
     if (is_gradient) {
@@ -405,7 +426,8 @@ void Batch::bind_elements(const Program::Impl& program, const TensorMap& bound) 
   }
 }
 
-void Batch::require_elements(const Program::Impl& program, const std::vector<ir::NodeId>& reads, bool gradient) const {
+void Batch::require_elements(const Program::Impl& program, const std::vector<ir::NodeId>& reads,
+                             bool gradient) const {
   auto require = [&](int index) {
     const std::size_t i = static_cast<std::size_t>(index);
     if (tensors_[i].data == nullptr && rows_ > 0) {
@@ -417,15 +439,16 @@ void Batch::require_elements(const Program::Impl& program, const std::vector<ir:
   if (gradient) require(program.layout.gradient);
 }
 
-void Batch::set_chunk(const Program::Impl& program, const TensorMap& bound, const TensorMap& chunk, std::int64_t begin,
-                      std::int64_t end) {
+void Batch::set_chunk(const Program::Impl& program, const TensorMap& bound, const TensorMap& chunk,
+                      std::int64_t begin, std::int64_t end) {
   bind_elements(program, bound);
   const Layout& layout = program.layout;
   for (const auto& [name, view] : chunk) {
     const bool known = std::any_of(layout.tensors.begin(), layout.tensors.end(), [&](const TensorSlot& s) {
       return s.name == name && s.space == Space::element;
     });
-    if (!known) refuse(fmt::format("a chunk holds tensor \"{}\", which is no tensor of the logits' shape here", name));
+    if (!known)
+      refuse(fmt::format("a chunk holds tensor \"{}\", which is no tensor of the logits' shape here", name));
   }
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     const TensorSlot& slot = layout.tensors[i];
@@ -437,7 +460,8 @@ void Batch::set_chunk(const Program::Impl& program, const TensorMap& bound, cons
     if (view == nullptr) continue;
     tensors_[i] = element_tensor(slot, *view, program.spec.vocab, end - begin, begin);
     if (is_gradient) {
-      gradient_padding_ = (view->shape.back() - program.spec.vocab) * static_cast<std::int64_t>(dtype_size(view->dtype));
+      gradient_padding_ =
+          (view->shape.back() - program.spec.vocab) * static_cast<std::int64_t>(dtype_size(view->dtype));
     }
   }
 }
@@ -491,7 +515,8 @@ void Batch::check_overlap(const Program::Impl& program, const TensorMap& bound) 
     }
     for (const auto& [name, view] : bound) {
       if (name == out_name) continue;
-      const bool in_place = program.plan.gradient == GradientMode::in_place && out_name == "grad_logits" && name == "logits";
+      const bool in_place =
+          program.plan.gradient == GradientMode::in_place && out_name == "grad_logits" && name == "logits";
       if (in_place) continue;
       const Extent b = extent_of(view);
       if (a.begin < b.end && b.begin < a.end && !interleaved(out, view)) {
@@ -501,6 +526,8 @@ void Batch::check_overlap(const Program::Impl& program, const TensorMap& bound) 
   }
 }
 
-void Batch::mark_bad(std::int64_t row) { bad_rows_.push_back(row); }
+void Batch::mark_bad(std::int64_t row) {
+  bad_rows_.push_back(row);
+}
 
 }  // namespace lossc

@@ -1,8 +1,8 @@
 // One batch, checked and brought into the form that kernels read.
 //
-// Promise: after prepare() every address a kernel can form lies inside a tensor; labels and segment ids outside of their
-// range are marked and counted, never followed. What cannot be computed at all throws Error(invalid_argument) with the
-// tensor's name, what was found and what is allowed.
+// Promise: after prepare() every address a kernel can form lies inside a tensor; labels and segment ids
+// outside of their range are marked and counted, never followed. What cannot be computed at all throws
+// Error(invalid_argument) with the tensor's name, what was found and what is allowed.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,14 @@ class Batch {
   /// `rows` < 0: taken from the logits, which must then be bound.
   void prepare(const Program::Impl& program, const TensorMap& bound, std::int64_t rows);
 
-  /// Points the element tensors at rows [begin, end) of a chunk; those not in it keep what is bound over all rows.
-  void set_chunk(const Program::Impl& program, const TensorMap& bound, const TensorMap& chunk, std::int64_t begin,
-                 std::int64_t end);
+  /// Points the element tensors at rows [begin, end) of a chunk; those not in it keep what is bound over all
+  /// rows.
+  void set_chunk(const Program::Impl& program, const TensorMap& bound, const TensorMap& chunk,
+                 std::int64_t begin, std::int64_t end);
 
   /// Throws unless the element tensors that a region reads (and writes) are bound.
-  void require_elements(const Program::Impl& program, const std::vector<ir::NodeId>& reads, bool gradient) const;
+  void require_elements(const Program::Impl& program, const std::vector<ir::NodeId>& reads,
+                        bool gradient) const;
 
   /// Copies outputs that kernels could not write in place to where the caller wants them.
   void finish_outputs();
@@ -56,8 +58,8 @@ class Batch {
   void read_segment_ids(const TensorView& ids, const TensorMap& bound);
   void group(const std::string& map, const std::vector<std::int32_t>& index, std::int64_t groups);
   cpu::Strided row_tensor(const std::string& name, const TensorView& view, std::int64_t count) const;
-  cpu::Strided element_tensor(const TensorSlot& slot, const TensorView& view, std::int64_t vocab, std::int64_t rows,
-                              std::int64_t first) const;
+  cpu::Strided element_tensor(const TensorSlot& slot, const TensorView& view, std::int64_t vocab,
+                              std::int64_t rows, std::int64_t first) const;
   cpu::Strided labels(const Program::Impl& program, const TensorSlot& slot, const TensorView& view,
                       const TensorMap& bound);
   void bind_slot(const Program::Impl& program, const TensorMap& bound, std::size_t index);
@@ -70,12 +72,14 @@ class Batch {
   std::vector<cpu::Strided> tensors_;
   std::vector<cpu::MapIndex> maps_;
   std::vector<float> sizes_;
-  std::map<std::string, std::vector<std::int32_t>> indices_;  // labels, segment_ids, pairs.* as kernels read them
-  std::map<std::string, std::vector<float>> expanded_;        // a segment's value at each of its rows; unbound outputs
+  std::map<std::string, std::vector<std::int32_t>>
+      indices_;  // labels, segment_ids, pairs.* as kernels read them
+  std::map<std::string, std::vector<float>>
+      expanded_;  // a segment's value at each of its rows; unbound outputs
   std::map<std::string, std::vector<char>> staged_;
   std::vector<std::pair<cpu::Strided, const char*>> staged_outputs_;
   std::map<std::string, Grouped> grouped_;
-  std::map<std::string, std::int64_t> fallback_;              // storage of constants for absent tensors
+  std::map<std::string, std::int64_t> fallback_;  // storage of constants for absent tensors
   bool identity_order_ = false;
   std::int64_t gradient_padding_ = 0;
   std::vector<std::int64_t> bad_rows_;

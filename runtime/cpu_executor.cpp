@@ -64,18 +64,22 @@ void CpuExecutor::begin(Batch& batch, const std::vector<float>& parameters) {
   if (storage_.size() < total) storage_.resize(total);
   buffers_.resize(layout.buffers.size());
   for (std::size_t i = 0; i < buffers_.size(); ++i) buffers_[i] = storage_.data() + offsets[i];
-  args_ = {batch.tensors().data(), buffers_.data(), scalars_.data(), parameters_.data(), batch.sizes().data(),
-           batch.maps().data()};
+  args_ = {batch.tensors().data(), buffers_.data(),      scalars_.data(),
+           parameters_.data(),     batch.sizes().data(), batch.maps().data()};
 }
 
-void CpuExecutor::prologue() { run_steps(program_->plan.prologue, program_->kernels->prologue); }
+void CpuExecutor::prologue() {
+  run_steps(program_->plan.prologue, program_->kernels->prologue);
+}
 
 void CpuExecutor::seam(int index) {
   const auto i = static_cast<std::size_t>(index);
   run_steps(program_->plan.seams[i], program_->kernels->seams[i]);
 }
 
-void CpuExecutor::epilogue() { run_steps(program_->plan.epilogue, program_->kernels->epilogue); }
+void CpuExecutor::epilogue() {
+  run_steps(program_->plan.epilogue, program_->kernels->epilogue);
+}
 
 void CpuExecutor::run_steps(const std::vector<Step>& steps, const std::vector<cpu::StepFunction>& functions) {
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -126,8 +130,10 @@ void CpuExecutor::region(int index, std::int64_t row_begin, std::int64_t row_end
   const std::int64_t rows = row_end - row_begin;
   const std::int64_t threads = num_threads();
   const std::int64_t even = (rows + 4 * threads - 1) / (4 * threads);
-  const std::int64_t least = std::max(kMinRows, kMinElements / std::max<std::int64_t>(program_->spec.vocab, 1));
-  const std::int64_t piece = std::max<std::int64_t>({even, std::min(least, (rows + threads - 1) / threads), 1});
+  const std::int64_t least =
+      std::max(kMinRows, kMinElements / std::max<std::int64_t>(program_->spec.vocab, 1));
+  const std::int64_t piece =
+      std::max<std::int64_t>({even, std::min(least, (rows + threads - 1) / threads), 1});
   parallel_pieces(rows, piece, [&](std::int64_t b, std::int64_t e) {
     Worker& worker = workers_->threads.local();
     if (!worker.frames[0]) {
@@ -144,8 +150,8 @@ void CpuExecutor::region(int index, std::int64_t row_begin, std::int64_t row_end
 }
 
 // Phases of a row in order; with one phase, a row's gradient is written while the next row is read.
-void CpuExecutor::run_rows(const Region& region, const cpu::RegionFunctions& f, std::int64_t begin, std::int64_t end,
-                           Worker& worker) {
+void CpuExecutor::run_rows(const Region& region, const cpu::RegionFunctions& f, std::int64_t begin,
+                           std::int64_t end, Worker& worker) {
   const bool clears = program_->plan.gradient != GradientMode::accumulate;
   float* kept = worker.kept.get();
   void* current = worker.frames[0].get();

@@ -1,7 +1,7 @@
 // Runs the functions of a plan on the CPU: rows of a region, steps of a seam.
 //
-// Promise: results do not depend on the number of threads, nor on how rows are cut into ranges: a row's sweep knows
-// nothing of other rows, and sums over rows are formed over fixed blocks of positions, joined in order.
+// Promise: results do not depend on the number of threads, nor on how rows are cut into ranges: a row's sweep
+// knows nothing of other rows, and sums over rows are formed over fixed blocks of positions, joined in order.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,8 @@ class CpuExecutor {
   struct Workers;
 
   void run_steps(const std::vector<Step>& steps, const std::vector<cpu::StepFunction>& functions);
-  void run_rows(const Region& region, const cpu::RegionFunctions& f, std::int64_t begin, std::int64_t end, Worker& worker);
+  void run_rows(const Region& region, const cpu::RegionFunctions& f, std::int64_t begin, std::int64_t end,
+                Worker& worker);
   void clear_gradient(std::int64_t row);
   char* gradient_row(std::int64_t row) const;
   void finish_gradient(const cpu::RegionFunctions& f, void* frame, std::int64_t row);

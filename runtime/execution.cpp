@@ -23,7 +23,8 @@ struct Execution::Impl {
   }
 
   void check_range(std::int64_t begin, std::int64_t end) const {
-    if (!begun) throw Error(ErrorCode::invalid_argument, "begin() comes before forward, seam, backward and finish");
+    if (!begun)
+      throw Error(ErrorCode::invalid_argument, "begin() comes before forward, seam, backward and finish");
     if (begin < 0 || end < begin || end > batch.rows()) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("rows [{}, {}) are not within the batch's {} rows", begin, end, batch.rows()));
@@ -47,17 +48,17 @@ Execution& Execution::operator=(Execution&&) noexcept = default;
 
 void Execution::set(std::string_view parameter, double value) {
   const auto& parameters = impl_->program->parameters;
-  const auto it =
-      std::find_if(parameters.begin(), parameters.end(), [&](const ParameterInfo& p) { return p.name == parameter; });
+  const auto it = std::find_if(parameters.begin(), parameters.end(),
+                               [&](const ParameterInfo& p) { return p.name == parameter; });
   if (it == parameters.end()) {
     std::vector<std::string> names;
     for (const ParameterInfo& p : parameters) names.push_back(p.name);
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("the spec names no parameter \"{}\"{}", parameter, ir::did_you_mean(parameter, names)));
+    throw Error(ErrorCode::invalid_argument, fmt::format("the spec names no parameter \"{}\"{}", parameter,
+                                                         ir::did_you_mean(parameter, names)));
   }
   if (!ir::in_range(value, it->range)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("parameter \"{}\" is {}; {} is allowed", parameter, value, ir::range_text(it->range)));
+    throw Error(ErrorCode::invalid_argument, fmt::format("parameter \"{}\" is {}; {} is allowed", parameter,
+                                                         value, ir::range_text(it->range)));
   }
   impl_->values[std::string(parameter)] = value;
 }
@@ -65,18 +66,19 @@ void Execution::set(std::string_view parameter, double value) {
 void Execution::bind(std::string_view name, TensorView tensor) {
   const auto& known = impl_->known;
   if (std::find(known.begin(), known.end(), name) == known.end()) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("this program has no tensor \"{}\"{}", name,
-                                                         ir::did_you_mean(name, known)));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("this program has no tensor \"{}\"{}", name, ir::did_you_mean(name, known)));
   }
   if (tensor.data == nullptr && tensor.size() > 0) {
     throw Error(ErrorCode::invalid_argument, fmt::format("tensor \"{}\" has no memory", name));
   }
   if (!tensor.strides.empty() && tensor.strides.size() != tensor.shape.size()) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("tensor \"{}\" has {} dimensions and {} strides", name,
-                                                         tensor.shape.size(), tensor.strides.size()));
+    throw Error(ErrorCode::invalid_argument, fmt::format("tensor \"{}\" has {} dimensions and {} strides",
+                                                         name, tensor.shape.size(), tensor.strides.size()));
   }
   const auto& scalars = impl_->program->plan.loss.scalars;
-  const bool is_scalar = std::any_of(scalars.begin(), scalars.end(), [&](const auto& s) { return s.name == name; });
+  const bool is_scalar =
+      std::any_of(scalars.begin(), scalars.end(), [&](const auto& s) { return s.name == name; });
   if (is_scalar && (tensor.dtype != DType::fp32 || tensor.size() != 1)) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("tensor \"{}\" is {}; one fp32 number is written", name, tensor.describe()));
@@ -88,9 +90,13 @@ void Execution::unbind(std::string_view name) {
   if (auto it = impl_->bound.find(name); it != impl_->bound.end()) impl_->bound.erase(it);
 }
 
-void Execution::unbind_all() { impl_->bound.clear(); }
+void Execution::unbind_all() {
+  impl_->bound.clear();
+}
 
-int Execution::regions() const { return static_cast<int>(impl_->program->plan.regions.size()); }
+int Execution::regions() const {
+  return static_cast<int>(impl_->program->plan.regions.size());
+}
 
 void Execution::begin(std::int64_t rows) {
   Impl& e = *impl_;
@@ -106,7 +112,8 @@ void Execution::begin(std::int64_t rows) {
   e.round = 0;
 }
 
-void Execution::forward(std::int64_t row_begin, std::int64_t row_end, const std::map<std::string, TensorView>& chunk) {
+void Execution::forward(std::int64_t row_begin, std::int64_t row_end,
+                        const std::map<std::string, TensorView>& chunk) {
   Impl& e = *impl_;
   e.check_range(row_begin, row_end);
   if (e.round + 1 >= regions()) return;  // the last region is backward's
@@ -121,12 +128,14 @@ void Execution::seam() {
   e.executor.seam(e.round++);
 }
 
-void Execution::backward(std::int64_t row_begin, std::int64_t row_end, const std::map<std::string, TensorView>& chunk) {
+void Execution::backward(std::int64_t row_begin, std::int64_t row_end,
+                         const std::map<std::string, TensorView>& chunk) {
   Impl& e = *impl_;
   e.check_range(row_begin, row_end);
   if (e.round + 1 < regions()) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("backward comes after {} rounds of forward and seam; {} are done", regions() - 1, e.round));
+                fmt::format("backward comes after {} rounds of forward and seam; {} are done", regions() - 1,
+                            e.round));
   }
   e.batch.set_chunk(*e.program, e.bound, {chunk.begin(), chunk.end()}, row_begin, row_end);
   e.executor.region(e.round, row_begin, row_end);
@@ -145,11 +154,13 @@ void Execution::finish() {
   e.finished = true;
   const ExecutionStatus& status = e.batch.status();
   if (status.bad_rows > 0) {
-    throw Error(ErrorCode::invalid_data,
-                fmt::format("{} row{} a label or segment id out of range, the first is row {}; labels must be below {}; "
-                            "all outputs are written, those rows are NaN",
-                            status.bad_rows, status.bad_rows == 1 ? " has" : "s have", status.first_bad_row,
-                            e.program->spec.vocab));
+    throw Error(
+        ErrorCode::invalid_data,
+        fmt::format(
+            "{} row{} a label or segment id out of range, the first is row {}; labels must be below {}; "
+            "all outputs are written, those rows are NaN",
+            status.bad_rows, status.bad_rows == 1 ? " has" : "s have", status.first_bad_row,
+            e.program->spec.vocab));
   }
 }
 
@@ -176,7 +187,9 @@ float Execution::value(std::string_view name) const {
               fmt::format("this program has no result \"{}\"{}", name, ir::did_you_mean(name, names)));
 }
 
-ExecutionStatus Execution::status() const { return impl_->batch.status(); }
+ExecutionStatus Execution::status() const {
+  return impl_->batch.status();
+}
 
 std::string Execution::explain_row(std::int64_t row) const {
   const Impl& e = *impl_;

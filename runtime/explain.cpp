@@ -34,13 +34,20 @@ T read_as(const char* address) {
 
 double number_at(const char* address, DType dtype) {
   switch (dtype) {
-    case DType::fp32: return read_as<float>(address);
-    case DType::bf16: return std::bit_cast<float>(static_cast<std::uint32_t>(read_as<std::uint16_t>(address)) << 16);
-    case DType::fp16: return half_to_double(read_as<std::uint16_t>(address));
-    case DType::fp64: return read_as<double>(address);
-    case DType::i32: return read_as<std::int32_t>(address);
-    case DType::i64: return static_cast<double>(read_as<std::int64_t>(address));
-    default: return read_as<std::uint8_t>(address) != 0 ? 1 : 0;
+    case DType::fp32:
+      return read_as<float>(address);
+    case DType::bf16:
+      return std::bit_cast<float>(static_cast<std::uint32_t>(read_as<std::uint16_t>(address)) << 16);
+    case DType::fp16:
+      return half_to_double(read_as<std::uint16_t>(address));
+    case DType::fp64:
+      return read_as<double>(address);
+    case DType::i32:
+      return read_as<std::int32_t>(address);
+    case DType::i64:
+      return static_cast<double>(read_as<std::int64_t>(address));
+    default:
+      return read_as<std::uint8_t>(address) != 0 ? 1 : 0;
   }
 }
 
@@ -68,7 +75,8 @@ class RowExplainer {
     }
     line("active", values.scalar(p_.plan.loss.active));
     line("live", values.scalar(p_.plan.loss.live));
-    if (values.scalar(p_.plan.loss.active) == 0) return out + "the row counts for nothing: its logits are not read\n";
+    if (values.scalar(p_.plan.loss.active) == 0)
+      return out + "the row counts for nothing: its logits are not read\n";
     out += "statistics\n";
     for (const Region& region : p_.plan.regions) {
       for (NodeId id : region.picks) line(ir::formula(g_, id), values.scalar(id));
@@ -87,7 +95,8 @@ class RowExplainer {
     if (p_.plan.loss.has_gradient()) {
       out += "gradient in total\n";
       line("grad_scale", values.scalar(p_.plan.loss.grad_scale));
-      for (const ir::DenseTerm& t : p_.plan.loss.dense) line(ir::formula(g_, t.basis), values.scalar(t.coefficient));
+      for (const ir::DenseTerm& t : p_.plan.loss.dense)
+        line(ir::formula(g_, t.basis), values.scalar(t.coefficient));
       for (const ir::SparseTerm& t : p_.plan.loss.sparse) {
         line(fmt::format("grad_logits[{}]", values.scalar(t.index)), values.scalar(t.value));
       }
@@ -109,7 +118,8 @@ class RowExplainer {
     const std::int64_t count = slot.space == Space::element ? p_.spec.vocab : 1;
     std::vector<double>& values = inputs_.tensors[slot.name];
     for (std::int64_t k = 0; k < count; ++k) {
-      values.push_back(number_at(address + k * static_cast<std::int64_t>(dtype_size(slot.dtype)), slot.dtype));
+      values.push_back(
+          number_at(address + k * static_cast<std::int64_t>(dtype_size(slot.dtype)), slot.dtype));
     }
   }
 
@@ -145,8 +155,9 @@ class RowExplainer {
 std::string explain_row(const Program::Impl& program, const Batch& batch, const CpuExecutor& executor,
                         const std::map<std::string, double, std::less<>>& parameters, std::int64_t row) {
   if (program.plan.gradient == GradientMode::in_place) {
-    throw Error(ErrorCode::invalid_argument,
-                "explain_row: the gradient stands where the logits were (mode in_place); run with mode overwrite");
+    throw Error(
+        ErrorCode::invalid_argument,
+        "explain_row: the gradient stands where the logits were (mode in_place); run with mode overwrite");
   }
   return RowExplainer(program, batch, executor, parameters, row).text();
 }

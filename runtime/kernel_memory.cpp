@@ -9,7 +9,8 @@ namespace lossc {
 
 namespace {
 
-// Programs own their kernels; the process keeps the last ones alive for callers that compile anew for every batch.
+// Programs own their kernels; the process keeps the last ones alive for callers that compile anew for every
+// batch.
 constexpr std::size_t kKept = 128;
 
 struct Entry {
@@ -76,6 +77,8 @@ std::shared_ptr<const cpu::CpuKernels> kernels_of(
   return KernelMemory::instance().get(key, compile);
 }
 
-Statistics statistics() { return KernelMemory::instance().statistics(); }
+Statistics statistics() {
+  return KernelMemory::instance().statistics();
+}
 
 }  // namespace lossc

@@ -13,8 +13,8 @@ namespace cpu {
 struct CpuKernels;
 }
 
-/// The kernels of `key`, made by `compile` if this process does not have them. One thread compiles a key, others wait.
-/// Counts in statistics().
+/// The kernels of `key`, made by `compile` if this process does not have them. One thread compiles a key,
+/// others wait. Counts in statistics().
 std::shared_ptr<const cpu::CpuKernels> kernels_of(
     const std::string& key, const std::function<std::shared_ptr<const cpu::CpuKernels>()>& compile);
 

@@ -18,13 +18,20 @@ namespace {
 
 std::string space_text(ir::Space space) {
   switch (space) {
-    case ir::Space::scalar: return "scalar";
-    case ir::Space::rows: return "rows";
-    case ir::Space::vocab: return "vocab";
-    case ir::Space::element: return "element";
-    case ir::Space::segments: return "segments";
-    case ir::Space::pairs: return "pairs";
-    default: return "named";
+    case ir::Space::scalar:
+      return "scalar";
+    case ir::Space::rows:
+      return "rows";
+    case ir::Space::vocab:
+      return "vocab";
+    case ir::Space::element:
+      return "element";
+    case ir::Space::segments:
+      return "segments";
+    case ir::Space::pairs:
+      return "pairs";
+    default:
+      return "named";
   }
 }
 
@@ -46,25 +53,34 @@ void describe_tensors(Program::Impl& program) {
     } else if (slot.name.rfind("pairs.", 0) == 0) {
       pairs = true;
     } else {
-      const std::string space =
-          program.advantage_names.count(slot.name) > 0 && slot.space == ir::Space::rows ? "rows" : space_text(slot.space);
+      const std::string space = program.advantage_names.count(slot.name) > 0 && slot.space == ir::Space::rows
+                                    ? "rows"
+                                    : space_text(slot.space);
       program.inputs.push_back({slot.name, space, accepted(slot), slot.required, ""});
       if (slot.kind == ir::Kind::index && slot.space == ir::Space::rows) {
-        program.inputs.push_back({"ignore_index", "scalar", {DType::i32, DType::i64}, false,
+        program.inputs.push_back({"ignore_index",
+                                  "scalar",
+                                  {DType::i32, DType::i64},
+                                  false,
                                   "labels equal to it are ignored, as negative ones always are"});
       }
     }
   }
   if (pairs || segments || !program.advantage_names.empty()) {
     const std::vector<DType> integers = {DType::i32, DType::i64};
-    program.inputs.push_back({"cu_seqlens", "segments", integers, false, "[segments + 1]: where each segment begins"});
-    program.inputs.push_back({"segment_ids", "rows", integers, false, "the segment of each row; negative: none"});
-    program.inputs.push_back({"num_segments", "scalar", integers, false, "with segment_ids: the number of segments"});
+    program.inputs.push_back(
+        {"cu_seqlens", "segments", integers, false, "[segments + 1]: where each segment begins"});
+    program.inputs.push_back(
+        {"segment_ids", "rows", integers, false, "the segment of each row; negative: none"});
+    program.inputs.push_back(
+        {"num_segments", "scalar", integers, false, "with segment_ids: the number of segments"});
   }
   if (pairs) {
-    program.inputs.push_back({"pairs", "pairs", {DType::i32, DType::i64}, true, "[n, 2]: chosen, rejected segment"});
+    program.inputs.push_back(
+        {"pairs", "pairs", {DType::i32, DType::i64}, true, "[n, 2]: chosen, rejected segment"});
   }
-  std::sort(program.inputs.begin(), program.inputs.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  std::sort(program.inputs.begin(), program.inputs.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
   program.inputs.erase(std::unique(program.inputs.begin(), program.inputs.end(),
                                    [](const auto& a, const auto& b) { return a.name == b.name; }),
                        program.inputs.end());
@@ -82,7 +98,8 @@ Program Program::compile(const Spec& spec, const CompileOptions& options) {
                 fmt::format("device \"{}\" is not available; this build has: cpu", options.device));
   }
   if (!spec.parallel.empty()) {
-    throw Error(ErrorCode::unsupported, "parallel: collectives are not available; leave \"parallel\" out to run");
+    throw Error(ErrorCode::unsupported,
+                "parallel: collectives are not available; leave \"parallel\" out to run");
   }
   auto impl = std::make_shared<Impl>();
   impl->spec = spec;
@@ -93,26 +110,37 @@ Program Program::compile(const Spec& spec, const CompileOptions& options) {
     for (const InputDefinition& input : registry.at(child.type).inputs) {
       if (input.name != "advantages") continue;
       const auto rename = child.inputs.find("advantages");
-      impl->advantage_names.insert(rename != child.inputs.end() && rename->second ? *rename->second : "advantages");
+      impl->advantage_names.insert(rename != child.inputs.end() && rename->second ? *rename->second
+                                                                                  : "advantages");
     }
   }
   describe_tensors(*impl);
 #ifdef LOSSC_HAS_LLVM
   impl->target = cpu::cpu_target_text();
   impl->key = kernel_key(canonical_text(impl->plan, impl->layout, spec, impl->target));
-  impl->kernels =
-      kernels_of(impl->key, [&] { return cpu::compile_cpu(impl->plan, impl->layout, spec); });
+  impl->kernels = kernels_of(impl->key, [&] { return cpu::compile_cpu(impl->plan, impl->layout, spec); });
 #else
-  throw Error(ErrorCode::unsupported, "this build has no CPU backend: it was configured with LOSSC_ENABLE_LLVM=OFF");
+  throw Error(ErrorCode::unsupported,
+              "this build has no CPU backend: it was configured with LOSSC_ENABLE_LLVM=OFF");
 #endif
   return Program(std::move(impl));
 }
 
-const Spec& Program::spec() const { return impl_->spec; }
-const std::vector<ParameterInfo>& Program::parameters() const { return impl_->parameters; }
-const std::vector<TensorInfo>& Program::inputs() const { return impl_->inputs; }
-const std::vector<TensorInfo>& Program::outputs() const { return impl_->outputs; }
-const std::string& Program::key() const { return impl_->key; }
+const Spec& Program::spec() const {
+  return impl_->spec;
+}
+const std::vector<ParameterInfo>& Program::parameters() const {
+  return impl_->parameters;
+}
+const std::vector<TensorInfo>& Program::inputs() const {
+  return impl_->inputs;
+}
+const std::vector<TensorInfo>& Program::outputs() const {
+  return impl_->outputs;
+}
+const std::string& Program::key() const {
+  return impl_->key;
+}
 std::string Program::source() const {
 #ifdef LOSSC_HAS_LLVM
   return cpu::cpu_source(impl_->plan, impl_->layout, impl_->spec);
@@ -121,7 +149,11 @@ std::string Program::source() const {
 #endif
 }
 
-std::string Program::plan_text() const { return lossc::plan_text(impl_->plan, impl_->spec); }
-std::string Program::plan_json() const { return lossc::plan_json(impl_->plan, impl_->spec); }
+std::string Program::plan_text() const {
+  return lossc::plan_text(impl_->plan, impl_->spec);
+}
+std::string Program::plan_json() const {
+  return lossc::plan_json(impl_->plan, impl_->spec);
+}
 
 }  // namespace lossc

@@ -25,13 +25,19 @@ constexpr std::array<DTypeInfo, 8> kDTypes = {{{DType::fp32, "fp32", 4},
                                                {DType::u8, "u8", 1},
                                                {DType::boolean, "bool", 1}}};
 
-const DTypeInfo& info(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)]; }
+const DTypeInfo& info(DType dtype) {
+  return kDTypes[static_cast<std::size_t>(dtype)];
+}
 
 }  // namespace
 
-std::size_t dtype_size(DType dtype) { return info(dtype).size; }
+std::size_t dtype_size(DType dtype) {
+  return info(dtype).size;
+}
 
-std::string_view dtype_name(DType dtype) { return info(dtype).name; }
+std::string_view dtype_name(DType dtype) {
+  return info(dtype).name;
+}
 
 DType parse_dtype(std::string_view name) {
   std::string known;

@@ -21,17 +21,17 @@ namespace lossc::cpu {
 struct CpuTarget {
   std::string name, features;  ///< LLVM's names
   unsigned width = 8;          ///< floats in a vector
-  unsigned unroll = 2;         ///< vectors in a loop's body
+  unsigned registers = 16;     ///< vector registers
   MathTarget math;
   ConvertTarget convert;
-  bool nontemporal = false;    ///< fp32 gradients past the cache: non-temporal stores
   bool prefetch_write = true;  ///< prefetchw ahead of plain gradient stores
   unsigned read_ahead = 8192;  ///< bytes
   unsigned write_ahead = 4096;
 };
 
 struct Codegen {
-  Codegen(const Plan& p, const Layout& l, const Spec& s, const CpuTarget& t, llvm::LLVMContext& c, llvm::Module& m)
+  Codegen(const Plan& p, const Layout& l, const Spec& s, const CpuTarget& t, llvm::LLVMContext& c,
+          llvm::Module& m)
       : plan(p), layout(l), spec(s), target(t), context(c), module(m), b(c), math(b, t.math) {}
 
   const Plan& plan;
@@ -56,7 +56,9 @@ struct Codegen {
   /// A new external function with the target's attributes; the builder stands at its entry.
   llvm::Function* function(const std::string& name, llvm::Type* result, std::vector<llvm::Type*> parameters);
   /// Byte-addressed access.
-  llvm::Value* at(llvm::Value* base, llvm::Value* bytes) { return b.CreateInBoundsGEP(b.getInt8Ty(), base, bytes); }
+  llvm::Value* at(llvm::Value* base, llvm::Value* bytes) {
+    return b.CreateInBoundsGEP(b.getInt8Ty(), base, bytes);
+  }
   llvm::Value* at(llvm::Value* base, std::int64_t bytes) { return at(base, i64(bytes)); }
   /// A pointer field of KernelArgs, loaded once at the function's entry.
   llvm::Value* field(llvm::Value* args, std::size_t offset);
@@ -65,8 +67,8 @@ struct Codegen {
   /// The address of the element at `position` of a tensor that is not of the logits' shape.
   llvm::Value* tensor_address(llvm::Value* args, int index, llvm::Value* position);
   /// for (i = begin; i < end; i += step) body(i)
-  void loop(llvm::Value* begin, llvm::Value* end, std::int64_t step, const std::function<void(llvm::Value*)>& body,
-            const char* name);
+  void loop(llvm::Value* begin, llvm::Value* end, std::int64_t step,
+            const std::function<void(llvm::Value*)>& body, const char* name);
   /// A point-wise operation of the graph on scalars or vectors of the same shape.
   llvm::Value* apply(ir::Op op, llvm::Value* x, llvm::Value* y, llvm::Value* z);
   /// 0 where `a` is 0, whatever `v` is.

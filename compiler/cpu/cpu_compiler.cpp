@@ -32,7 +32,8 @@ T expect(llvm::Expected<T> value, const char* what) {
 }
 
 void expect(llvm::Error error, const char* what) {
-  if (error) throw Error(ErrorCode::compile_failed, fmt::format("{}: {}", what, llvm::toString(std::move(error))));
+  if (error)
+    throw Error(ErrorCode::compile_failed, fmt::format("{}: {}", what, llvm::toString(std::move(error))));
 }
 
 CpuTarget host_target() {
@@ -40,12 +41,14 @@ CpuTarget host_target() {
   target.name = llvm::sys::getHostCPUName().str();
   const llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
   std::vector<std::string> on;
-  for (const auto& feature : features) on.push_back((feature.getValue() ? "+" : "-") + feature.getKey().str());
+  for (const auto& feature : features)
+    on.push_back((feature.getValue() ? "+" : "-") + feature.getKey().str());
   std::sort(on.begin(), on.end());
   target.features = fmt::format("{}", fmt::join(on, ","));
   auto has = [&](const char* name) { return features.lookup(name); };
   const bool avx512 = has("avx512f") && has("avx512vl") && has("avx512bw") && has("avx512dq");
   target.width = avx512 ? 16 : 8;
+  target.registers = avx512 ? 32 : 16;
   target.math.avx512 = avx512;
   target.math.avx2 = has("avx2");
   target.math.fma = has("fma");
@@ -92,7 +95,8 @@ class Jit {
     target_ = host_target();
     auto builder = expect(llvm::orc::JITTargetMachineBuilder::detectHost(), "LLVM host detection");
     machine_builder_ = builder;
-    jit_ = expect(llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(std::move(builder)).create(), "LLVM JIT");
+    jit_ =
+        expect(llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(std::move(builder)).create(), "LLVM JIT");
   }
 
   CpuTarget target_;
@@ -117,7 +121,7 @@ struct Library {
 
 std::string cpu_target_text() {
   const CpuTarget& t = Jit::instance().target();
-  return fmt::format("llvm {} {} {} width {} unroll {}", LLVM_VERSION_STRING, t.name, t.features, t.width, t.unroll);
+  return fmt::format("llvm {} {} {} width {}", LLVM_VERSION_STRING, t.name, t.features, t.width);
 }
 
 std::string cpu_source(const Plan& plan, const Layout& layout, const Spec& spec) {
@@ -141,12 +145,13 @@ struct Object {
   std::unique_ptr<llvm::MemoryBuffer> buffer;
 };
 
-// One half of the plan's functions as an object file. Both halves generate the whole module, which costs little, so that
-// they agree on every frame; each keeps its own functions. Sweeps are worth the code generator's full effort; the rest
-// is compiled quickly.
+// One half of the plan's functions as an object file. Both halves generate the whole module, which costs
+// little, so that they agree on every frame; each keeps its own functions. Sweeps are worth the code
+// generator's full effort; the rest is compiled quickly.
 Object compile_half(Half half, const Plan& plan, const Layout& layout, const Spec& spec) {
   Jit& jit = Jit::instance();
-  const auto machine = jit.machine(half == Half::sweeps ? llvm::CodeGenOptLevel::Default : llvm::CodeGenOptLevel::None);
+  const auto machine =
+      jit.machine(half == Half::sweeps ? llvm::CodeGenOptLevel::Default : llvm::CodeGenOptLevel::None);
   llvm::LLVMContext context;
   llvm::Module module("lossc", context);
   module.setDataLayout(jit.lljit().getDataLayout());
@@ -166,7 +171,8 @@ Object compile_half(Half half, const Plan& plan, const Layout& layout, const Spe
   const std::set<std::string> sweeps = object.symbols.sweeps();
   std::vector<llvm::Function*> others;
   for (llvm::Function& f : module) {
-    if (!f.isDeclaration() && (sweeps.count(f.getName().str()) > 0) != (half == Half::sweeps)) others.push_back(&f);
+    if (!f.isDeclaration() && (sweeps.count(f.getName().str()) > 0) != (half == Half::sweeps))
+      others.push_back(&f);
   }
   for (llvm::Function* f : others) f->eraseFromParent();
 
@@ -207,8 +213,8 @@ std::shared_ptr<const CpuKernels> compile_cpu(const Plan& plan, const Layout& la
     RegionFunctions r;
     lookup(r.begin, s.begin);
     if (s.phases.size() > RegionFunctions::kMaxPhases) {
-      throw Error(ErrorCode::unsupported, fmt::format("a region of {} sweeps; {} are allowed", s.phases.size(),
-                                                      RegionFunctions::kMaxPhases));
+      throw Error(ErrorCode::unsupported, fmt::format("a region of {} sweeps; {} are allowed",
+                                                      s.phases.size(), RegionFunctions::kMaxPhases));
     }
     for (const auto& phase : s.phases) {
       PhaseFunctions& p = r.phases[r.phase_count++];

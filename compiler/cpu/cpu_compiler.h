@@ -1,4 +1,5 @@
-// Plan -> machine code of this CPU, through LLVM's ORC JIT. The one door to the CPU backend: knows no LLVM type.
+// Plan -> machine code of this CPU, through LLVM's ORC JIT. The one door to the CPU backend: knows no LLVM
+// type.
 #pragma once
 
 #include <memory>
@@ -9,7 +10,6 @@
 #include "compiler/layout.h"
 
 namespace lossc::cpu {
-
 
 /// Functions of one plan, in the plan's order. Owns the machine code.
 struct CpuKernels {

@@ -20,18 +20,21 @@ Value* ElementEmitter::value(NodeId id) {
   if (n.op == Op::constant) {
     v = n.kind == ir::Kind::boolean ? c_.splat(c_.b.getInt1(n.value != 0)) : c_.splat(c_.f32(n.value));
   } else if (n.space == Space::vocab) {
-    throw Error(ErrorCode::unsupported, "values of the vocabulary space are not available in sweeps of the CPU backend");
+    throw Error(ErrorCode::unsupported,
+                "values of the vocabulary space are not available in sweeps of the CPU backend");
   } else if (n.space != Space::element) {
     v = operands_.rows.at(id);
   } else if (n.op == Op::input) {
     const DType dtype = c_.layout.tensors[static_cast<std::size_t>(c_.layout.tensor_of.at(id))].dtype;
-    Value* address = c_.at(operands_.tensors.at(id), c_.b.CreateMul(j_, c_.i64(static_cast<std::int64_t>(dtype_size(dtype)))));
+    Value* address = c_.at(operands_.tensors.at(id),
+                           c_.b.CreateMul(j_, c_.i64(static_cast<std::int64_t>(dtype_size(dtype)))));
     v = mask_ == nullptr ? load(c_.b, dtype, address, c_.target.width)
                          : masked_load(c_.b, dtype, address, mask_, c_.f32(0.0));
   } else if (n.op == Op::softmax) {
     v = c_.b.CreateFMul(exponential(n.in[0]), operands_.inverses.at(n.in[0]));
   } else if (n.op == Op::zero_mul && c_.node(n.in[0]).op == Op::softmax) {
-    v = c_.b.CreateFMul(weighted(c_.node(n.in[0]).in[0], n.in[1]), operands_.inverses.at(c_.node(n.in[0]).in[0]));
+    v = c_.b.CreateFMul(weighted(c_.node(n.in[0]).in[0], n.in[1]),
+                        operands_.inverses.at(c_.node(n.in[0]).in[0]));
   } else if (ir::is_pointwise(n.op)) {
     std::array<Value*, 3> in{nullptr, nullptr, nullptr};
     for (std::size_t k = 0; k < 3; ++k) {
@@ -58,13 +61,16 @@ ExpResult ElementEmitter::exponential_result(NodeId x) {
   return result;
 }
 
-Value* ElementEmitter::exponential(NodeId x) { return exponential_result(x).value; }
+Value* ElementEmitter::exponential(NodeId x) {
+  return exponential_result(x).value;
+}
 
 Value* ElementEmitter::weighted(NodeId x, NodeId a) {
   const ExpResult e = exponential_result(x);
   const Node& n = c_.node(a);
   // exp clamps its argument to a finite range, so the product needs no selection.
-  const bool own_argument = n.op == Op::sub && n.in[0] == x && c_.node(n.in[1]).op == Op::anchor && c_.node(n.in[1]).in[0] == x;
+  const bool own_argument =
+      n.op == Op::sub && n.in[0] == x && c_.node(n.in[1]).op == Op::anchor && c_.node(n.in[1]).in[0] == x;
   if (own_argument && e.argument != nullptr) return c_.b.CreateFMul(e.value, e.argument);
   return c_.zero_mul(e.value, value(a));
 }

@@ -10,11 +10,12 @@ namespace lossc::cpu {
 
 /// Where a sweep's operands come from; set up once a function, before its loops.
 struct SweepOperands {
-  std::map<ir::NodeId, llvm::Value*> rows;       ///< row values, one copy in every lane
-  std::map<ir::NodeId, llvm::Value*> anchors;    ///< softmax argument -> its anchor, in every lane
-  std::map<ir::NodeId, llvm::Value*> inverses;   ///< softmax argument -> 1 / sum of exponentials, in every lane
-  std::map<ir::NodeId, llvm::Value*> tensors;    ///< element input -> the row's address
-  std::map<ir::NodeId, llvm::Value*> kept;       ///< softmax argument -> stored exponentials to read instead
+  std::map<ir::NodeId, llvm::Value*> rows;     ///< row values, one copy in every lane
+  std::map<ir::NodeId, llvm::Value*> anchors;  ///< softmax argument -> its anchor, in every lane
+  std::map<ir::NodeId, llvm::Value*>
+      inverses;                                ///< softmax argument -> 1 / sum of exponentials, in every lane
+  std::map<ir::NodeId, llvm::Value*> tensors;  ///< element input -> the row's address
+  std::map<ir::NodeId, llvm::Value*> kept;     ///< softmax argument -> stored exponentials to read instead
 };
 
 class ElementEmitter {

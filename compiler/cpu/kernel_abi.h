@@ -5,9 +5,9 @@
 
 namespace lossc::cpu {
 
-/// A tensor addressed by position i: data + i * stride; strides count bytes, an absent optional tensor is a constant with
-/// stride 0. Of tensors of the logits' shape only the runtime forms addresses, and those may be nested:
-/// data + (i / inner) * outer_stride + (i % inner) * stride where inner > 0.
+/// A tensor addressed by position i: data + i * stride; strides count bytes, an absent optional tensor is a
+/// constant with stride 0. Of tensors of the logits' shape only the runtime forms addresses, and those may be
+/// nested: data + (i / inner) * outer_stride + (i % inner) * stride where inner > 0.
 struct Strided {
   char* data;
   std::int64_t stride;
@@ -38,8 +38,8 @@ struct KernelArgs {
 inline constexpr std::int32_t kRowActive = 1;  // its logits are read
 inline constexpr std::int32_t kRowLive = 2;    // it has a gradient
 
-// A row's frame: the addresses of the row in the region's element tensors (region_tensors, in order) and in the
-// gradient, filled in by the runtime; then floats that the functions of the region share.
+// A row's frame: the addresses of the row in the region's element tensors (region_tensors, in order) and in
+// the gradient, filled in by the runtime; then floats that the functions of the region share.
 using BeginRow = std::int32_t (*)(const KernelArgs*, std::int64_t row, void* frame);
 /// Chooses the anchors of a phase: from a sample of the row, or (max) exactly.
 using Anchor = void (*)(void* frame);
@@ -49,7 +49,8 @@ using Sweep = void (*)(void* frame, float* kept);
 using Finish = std::int32_t (*)(const KernelArgs*, std::int64_t row, void* frame);
 /// Writes a row's gradient.
 using Emit = void (*)(void* frame, const float* kept);
-/// Writes the gradient of `previous` while it accumulates the only phase of `current`: reads and writes overlap.
+/// Writes the gradient of `previous` while it accumulates the only phase of `current`: reads and writes
+/// overlap.
 using Fused = void (*)(void* previous, void* current, float* kept);
 /// What is written after the dense gradient: single elements.
 using Sparse = void (*)(void* frame);

@@ -22,8 +22,8 @@ using llvm::Value;
 
 namespace {
 
-// A sampled anchor is good enough while the sum of exponentials stays below this: the true maximum is then at most 30
-// above it, which costs log(sum) no more digits than the logits' own spread does.
+// A sampled anchor is good enough while the sum of exponentials stays below this: the true maximum is then at
+// most 30 above it, which costs log(sum) no more digits than the logits' own spread does.
 constexpr double kSumLimit = 1e13;
 // Samples: the row's first elements, then single vectors spread over the rest.
 constexpr std::int64_t kSampleHead = 128;
@@ -68,8 +68,8 @@ class RegionGenerator {
 
  private:
   // ---------------------------------------------------------------------------------------------------------------
-  // The frame: the addresses of the row in each element tensor that the region touches and in the gradient, which the
-  // runtime fills in; then floats by name.
+  // The frame: the addresses of the row in each element tensor that the region touches and in the gradient,
+  // which the runtime fills in; then floats by name.
 
   std::int64_t pointer_slot(NodeId input) const {
     return 8 * (std::find(tensors_.begin(), tensors_.end(), input) - tensors_.begin());
@@ -81,8 +81,9 @@ class RegionGenerator {
     return 8 * (static_cast<std::int64_t>(tensors_.size()) + 1) + 4 * it->second;
   }
   std::int64_t frame_bytes() {
-    return (8 * (static_cast<std::int64_t>(tensors_.size()) + 1) + 4 * static_cast<std::int64_t>(floats_.size()) +
-            63) / 64 * 64;
+    return (8 * (static_cast<std::int64_t>(tensors_.size()) + 1) +
+            4 * static_cast<std::int64_t>(floats_.size()) + 63) /
+           64 * 64;
   }
   static std::string key(char kind, std::int64_t id) { return fmt::format("{}{}", kind, id); }
 
@@ -98,8 +99,8 @@ class RegionGenerator {
   // ---------------------------------------------------------------------------------------------------------------
   // What each stage needs
 
-  // The raw form of a basis: softmax(x) and softmax(x) * a are formed from exp(x - anchor); the factor 1 / sum goes into
-  // the coefficient.
+  // The raw form of a basis: softmax(x) and softmax(x) * a are formed from exp(x - anchor); the factor 1 /
+  // sum goes into the coefficient.
   NodeId softmax_of(NodeId basis) const {
     const Node& n = c_.node(basis);
     if (n.op == Op::softmax) return n.in[0];
@@ -205,7 +206,8 @@ class RegionGenerator {
     store_slot(frame, key('i', x), inverse);
   }
 
-  // Stores what sweep k reads of the row, or, after the last sweep, the coefficients and what outlives the region.
+  // Stores what sweep k reads of the row, or, after the last sweep, the coefficients and what outlives the
+  // region.
   void stage(RowEmitter& rows, Value* args, Value* row, Value* frame, std::size_t k) {
     if (k < region_.phases.size()) {
       store_operands(rows, frame, phase_roots(k), k);
@@ -286,7 +288,8 @@ class RegionGenerator {
   }
 
   // Operands of a sweep, spread over lanes. `k` is the phase, or the number of phases for the emit.
-  SweepOperands operands(Value* frame, const std::vector<NodeId>& roots, const std::set<NodeId>& exponentials) {
+  SweepOperands operands(Value* frame, const std::vector<NodeId>& roots,
+                         const std::set<NodeId>& exponentials) {
     SweepOperands o;
     for (NodeId id : row_operands(c_.graph(), roots)) {
       const Node& n = c_.node(id);
@@ -309,9 +312,10 @@ class RegionGenerator {
     const std::set<NodeId> arguments = anchors_of(k);
     const std::vector<NodeId> roots(arguments.begin(), arguments.end());
     const SweepOperands o = operands(frame, roots, {});
-    SweepLoop sweep(c_, c_.spec.vocab);
+    SweepLoop sweep(c_, c_.spec.vocab, 2);
     std::vector<Accumulator> maxima;
-    for (std::size_t i = 0; i < roots.size(); ++i) maxima.push_back(sweep.accumulator(Accumulator::Kind::max));
+    for (std::size_t i = 0; i < roots.size(); ++i)
+      maxima.push_back(sweep.accumulator(Accumulator::Kind::max));
     auto body = [&](const SweepLoop::Place& place) {
       ElementEmitter e(c_, o, place.j, place.mask);
       for (std::size_t i = 0; i < roots.size(); ++i) sweep.accumulate(maxima[i], e.value(roots[i]), place);
@@ -329,6 +333,19 @@ class RegionGenerator {
     return name;
   }
 
+  // Vectors in the body of a phase's loop: as many as the registers hold with the constants of exp, an anchor
+  // a softmax, and for each vector its accumulators and three temporaries.
+  unsigned unroll(std::size_t k) const {
+    const std::size_t exponentials = phase_exponentials(k).size();
+    std::size_t accumulators = 0;
+    for (NodeId id : region_.phases[k].statistics) accumulators += c_.node(id).op != Op::anchor;
+    const std::size_t constants = c_.target.registers > 16 ? 12 : 6;
+    for (unsigned u : {4u, 2u}) {
+      if (constants + exponentials + u * (accumulators + 3) <= c_.target.registers) return u;
+    }
+    return 1;
+  }
+
   // The accumulators of a phase and the body that feeds them.
   class PhaseBody {
    public:
@@ -343,7 +360,8 @@ class RegionGenerator {
         if (op != Op::anchor) accumulators_[id] = sweep.accumulator(kind);
       }
       if (k + 1 == r.region_.phases.size() && kept != nullptr) {
-        for (std::size_t i = 0; i < r.kept_.size(); ++i) stores_.emplace_back(r.kept_[i], r.kept_address(kept, i));
+        for (std::size_t i = 0; i < r.kept_.size(); ++i)
+          stores_.emplace_back(r.kept_[i], r.kept_address(kept, i));
       }
     }
 
@@ -353,12 +371,19 @@ class RegionGenerator {
       for (NodeId id : statistics_) {
         const Node& n = c.node(id);
         switch (n.op) {
-          case Op::log_sum: sweep_.accumulate(accumulators_[id], e.exponential(n.in[0]), place); break;
-          case Op::expect: sweep_.accumulate(accumulators_[id], e.weighted(n.in[0], n.in[1]), place); break;
+          case Op::log_sum:
+            sweep_.accumulate(accumulators_[id], e.exponential(n.in[0]), place);
+            break;
+          case Op::expect:
+            sweep_.accumulate(accumulators_[id], e.weighted(n.in[0], n.in[1]), place);
+            break;
           case Op::vocab_sum:
           case Op::vocab_max:
-          case Op::vocab_argmax: sweep_.accumulate(accumulators_[id], e.value(n.in[0]), place); break;
-          default: break;  // anchors are known
+          case Op::vocab_argmax:
+            sweep_.accumulate(accumulators_[id], e.value(n.in[0]), place);
+            break;
+          default:
+            break;  // anchors are known
         }
       }
       for (auto& [x, address] : stores_) {
@@ -378,7 +403,8 @@ class RegionGenerator {
     std::vector<SweepLoop::Stream> streams() const {
       std::vector<SweepLoop::Stream> streams;
       for (const auto& [in, address] : operands_.tensors) {
-        const DType dtype = r_.c_.layout.tensors[static_cast<std::size_t>(r_.c_.layout.tensor_of.at(in))].dtype;
+        const DType dtype =
+            r_.c_.layout.tensors[static_cast<std::size_t>(r_.c_.layout.tensor_of.at(in))].dtype;
         streams.push_back({address, dtype_size(dtype), false});
       }
       return streams;
@@ -457,7 +483,8 @@ class RegionGenerator {
     std::vector<SweepLoop::Stream> input_streams() const {
       std::vector<SweepLoop::Stream> streams;
       for (const auto& [in, address] : operands_.tensors) {
-        const DType dtype = r_.c_.layout.tensors[static_cast<std::size_t>(r_.c_.layout.tensor_of.at(in))].dtype;
+        const DType dtype =
+            r_.c_.layout.tensors[static_cast<std::size_t>(r_.c_.layout.tensor_of.at(in))].dtype;
         streams.push_back({address, dtype_size(dtype), false});
       }
       return streams;
@@ -473,7 +500,7 @@ class RegionGenerator {
   std::string sweep(std::size_t k) {
     const std::string name = fmt::format("{}_sweep{}", prefix_, k);
     llvm::Function* f = c_.function(name, b_.getVoidTy(), {c_.ptr(), c_.ptr()});
-    SweepLoop loop(c_, c_.spec.vocab);
+    SweepLoop loop(c_, c_.spec.vocab, unroll(k));
     PhaseBody body(*this, k, f->getArg(0), f->getArg(1), loop);
     loop.run([&](const SweepLoop::Place& place) { body(place); }, body.streams());
     body.store_totals(f->getArg(0));
@@ -486,7 +513,7 @@ class RegionGenerator {
     const std::string name = prefix_ + "_emit";
     llvm::Function* f = c_.function(name, b_.getVoidTy(), {c_.ptr(), c_.ptr()});
     preload_sparse(f->getArg(0));
-    SweepLoop loop(c_, c_.spec.vocab);
+    SweepLoop loop(c_, c_.spec.vocab, c_.plan.loss.dense.size() == 1 ? 2 : 1);
     EmitBody body(*this, f->getArg(0), kept_.empty() ? nullptr : f->getArg(1));
     std::vector<SweepLoop::Stream> streams{body.stream()};
     if (region_.phases.empty()) {
@@ -503,7 +530,7 @@ class RegionGenerator {
     llvm::Function* f = c_.function(name, b_.getVoidTy(), {c_.ptr(), c_.ptr(), c_.ptr()});
     Value *previous = f->getArg(0), *current = f->getArg(1), *kept = f->getArg(2);
     preload_sparse(previous);
-    SweepLoop loop(c_, c_.spec.vocab);
+    SweepLoop loop(c_, c_.spec.vocab, unroll(0));
     EmitBody emit(*this, previous, kept_.empty() ? nullptr : kept);
     PhaseBody phase(*this, 0, current, kept, loop);
     std::vector<SweepLoop::Stream> streams = phase.streams();
@@ -565,7 +592,8 @@ class RegionGenerator {
     for (std::size_t i = 0; i < c_.plan.loss.sparse.size(); ++i) {
       Value* inside = nullptr;
       Value* address = sparse_place(frame, i, inside);
-      store_slot(frame, key('o', static_cast<std::int64_t>(i)), load_scalar(b_, c_.spec.gradient_dtype, address));
+      store_slot(frame, key('o', static_cast<std::int64_t>(i)),
+                 load_scalar(b_, c_.spec.gradient_dtype, address));
     }
   }
 
@@ -605,6 +633,8 @@ class RegionGenerator {
 
 }  // namespace
 
-RegionSymbols generate_region(Codegen& codegen, int region) { return RegionGenerator(codegen, region).generate(); }
+RegionSymbols generate_region(Codegen& codegen, int region) {
+  return RegionGenerator(codegen, region).generate();
+}
 
 }  // namespace lossc::cpu

@@ -1,7 +1,7 @@
 // A region of the plan as functions over one row: begin, the sweeps and finishes of its phases, emit.
 //
-// Promise: the value of a row depends on nothing but the row's inputs: not on its neighbours, the number of threads, or
-// whether its statistics were accumulated while another row's gradient was written.
+// Promise: the value of a row depends on nothing but the row's inputs: not on its neighbours, the number of
+// threads, or whether its statistics were accumulated while another row's gradient was written.
 #pragma once
 
 #include "compiler/cpu/codegen.h"

@@ -26,7 +26,8 @@ Value* RowEmitter::value(NodeId id) {
   } else if (auto scalar = c_.layout.scalar_of.find(id); scalar != c_.layout.scalar_of.end()) {
     Value* table = c_.field(args_, offsetof(KernelArgs, scalars));
     v = c_.b.CreateLoad(c_.f32(), c_.at(table, 4 * scalar->second));
-  } else if (auto buffer = c_.layout.buffer_of.find(id); buffer != c_.layout.buffer_of.end() && n.space == space_) {
+  } else if (auto buffer = c_.layout.buffer_of.find(id);
+             buffer != c_.layout.buffer_of.end() && n.space == space_) {
     v = load_buffer(buffer->second, position_);
     if (n.kind == Kind::boolean) v = c_.b.CreateFCmpUNE(v, c_.f32(0.0));
   } else {
@@ -39,14 +40,16 @@ Value* RowEmitter::value(NodeId id) {
 Value* RowEmitter::compute(NodeId id) {
   const Node& n = c_.node(id);
   if (n.op == Op::gather) return gather(n);
-  if (n.op == Op::constant || n.op == Op::parameter || n.op == Op::input || n.op == Op::space_size) return leaf(id);
+  if (n.op == Op::constant || n.op == Op::parameter || n.op == Op::input || n.op == Op::space_size)
+    return leaf(id);
   if (!ir::is_pointwise(n.op)) {
     throw Error(ErrorCode::internal, fmt::format("{} is not computed at one place", ir::op_name(n.op)));
   }
   std::array<Value*, 3> in{nullptr, nullptr, nullptr};
   const bool compares = n.op == Op::less || n.op == Op::less_equal || n.op == Op::equal;
   bool indices = false;
-  for (NodeId operand : n.in) indices = indices || (operand != no_node && c_.node(operand).kind == Kind::index);
+  for (NodeId operand : n.in)
+    indices = indices || (operand != no_node && c_.node(operand).kind == Kind::index);
   for (std::size_t k = 0; k < 3; ++k) {
     if (n.in[k] == no_node) continue;
     in[k] = value(n.in[k]);
@@ -58,7 +61,8 @@ Value* RowEmitter::compute(NodeId id) {
 // Indices are compared as integers; a constant beside one is a whole number.
 Value* RowEmitter::as_index(Value* v, const Node& of) {
   if (v->getType()->isIntegerTy()) return v;
-  if (of.op == Op::constant) return c_.b.getInt32(static_cast<std::uint32_t>(static_cast<std::int64_t>(of.value)));
+  if (of.op == Op::constant)
+    return c_.b.getInt32(static_cast<std::uint32_t>(static_cast<std::int64_t>(of.value)));
   return c_.b.CreateFPToSI(v, c_.b.getInt32Ty());
 }
 
@@ -86,10 +90,13 @@ Value* RowEmitter::leaf(NodeId id) {
 Value* RowEmitter::load_tensor(int index, Value* position) {
   Value* address = c_.tensor_address(args_, index, position);
   switch (c_.layout.tensors[static_cast<std::size_t>(index)].dtype) {
-    case DType::i32: return c_.b.CreateAlignedLoad(c_.b.getInt32Ty(), address, llvm::Align(4));
+    case DType::i32:
+      return c_.b.CreateAlignedLoad(c_.b.getInt32Ty(), address, llvm::Align(4));
     case DType::u8:
-      return c_.b.CreateICmpNE(c_.b.CreateAlignedLoad(c_.b.getInt8Ty(), address, llvm::Align(1)), c_.b.getInt8(0));
-    default: return c_.b.CreateAlignedLoad(c_.f32(), address, llvm::Align(4));
+      return c_.b.CreateICmpNE(c_.b.CreateAlignedLoad(c_.b.getInt8Ty(), address, llvm::Align(1)),
+                               c_.b.getInt8(0));
+    default:
+      return c_.b.CreateAlignedLoad(c_.f32(), address, llvm::Align(4));
   }
 }
 

@@ -1,4 +1,5 @@
-// Emits values of rows, segments, pairs and scalars at one position of their space: the small graph between sweeps.
+// Emits values of rows, segments, pairs and scalars at one position of their space: the small graph between
+// sweeps.
 #pragma once
 
 #include <map>
@@ -9,13 +10,14 @@ namespace lossc::cpu {
 
 class RowEmitter {
  public:
-  /// `position` is an index into `space` (ignored for scalars). `statistic` supplies values that sweeps computed.
+  /// `position` is an index into `space` (ignored for scalars). `statistic` supplies values that sweeps
+  /// computed.
   RowEmitter(Codegen& codegen, llvm::Value* args, llvm::Value* position, ir::Space space,
              std::function<llvm::Value*(ir::NodeId)> statistic)
       : c_(codegen), args_(args), position_(position), space_(space), statistic_(std::move(statistic)) {}
 
-  /// float, i32 (an index) or i1 (a condition). A materialised value is loaded, unless `computing` names it: a step
-  /// that fills its buffer computes it.
+  /// float, i32 (an index) or i1 (a condition). A materialised value is loaded, unless `computing` names it:
+  /// a step that fills its buffer computes it.
   llvm::Value* value(ir::NodeId id);
   llvm::Value* compute(ir::NodeId id);
   /// pick of an element tensor whose row begins at `row`: one load.

@@ -23,9 +23,15 @@ class StepGenerator {
     function_ = c_.function(name, b_.getVoidTy(), {c_.ptr(), b_.getInt64Ty(), b_.getInt64Ty(), c_.ptr()});
     args_ = function_->getArg(0);
     switch (step_.kind) {
-      case Step::Kind::map: map(); break;
-      case Step::Kind::reduce: reduce(); break;
-      case Step::Kind::segment: segment(); break;
+      case Step::Kind::map:
+        map();
+        break;
+      case Step::Kind::reduce:
+        reduce();
+        break;
+      case Step::Kind::segment:
+        segment();
+        break;
     }
     b_.CreateRetVoid();
   }
@@ -86,14 +92,16 @@ class StepGenerator {
   Value* combine(Fold fold, Value* total, Value* v) {
     v = b_.CreateFPExt(v, b_.getDoubleTy());
     if (fold == Fold::sum) return b_.CreateFAdd(total, v);
-    // NaN stays: it is neither larger nor smaller, so it is taken whenever the comparison with the total fails.
+    // NaN stays: it is neither larger nor smaller, so it is taken whenever the comparison with the total
+    // fails.
     Value* keep = fold == Fold::min ? b_.CreateFCmpULE(total, v) : b_.CreateFCmpUGE(total, v);
     Value* total_is_nan = b_.CreateFCmpUNO(total, total);
     Value* v_is_nan = b_.CreateFCmpUNO(v, v);
     return b_.CreateSelect(b_.CreateOr(total_is_nan, b_.CreateAnd(keep, b_.CreateNot(v_is_nan))), total, v);
   }
 
-  // body(position, emitter) once for every position, folding each value's operand into `totals` (stack slots).
+  // body(position, emitter) once for every position, folding each value's operand into `totals` (stack
+  // slots).
   std::vector<Value*> totals() {
     std::vector<Value*> slots;
     for (std::size_t k = 0; k < step_.values.size(); ++k) slots.push_back(b_.CreateAlloca(b_.getDoubleTy()));
@@ -129,8 +137,10 @@ class StepGenerator {
     const auto slots = totals();
     Value* maps = c_.field(args_, offsetof(KernelArgs, maps));
     Value* index = c_.at(maps, static_cast<std::int64_t>(sizeof(MapIndex)) * c_.layout.map_index(step_.map));
-    Value* offsets = b_.CreateLoad(c_.ptr(), c_.at(index, static_cast<std::int64_t>(offsetof(MapIndex, offsets))));
-    Value* order = b_.CreateLoad(c_.ptr(), c_.at(index, static_cast<std::int64_t>(offsetof(MapIndex, order))));
+    Value* offsets =
+        b_.CreateLoad(c_.ptr(), c_.at(index, static_cast<std::int64_t>(offsetof(MapIndex, offsets))));
+    Value* order =
+        b_.CreateLoad(c_.ptr(), c_.at(index, static_cast<std::int64_t>(offsetof(MapIndex, order))));
     Value* identity_order = b_.CreateIsNull(order);
     // Read behind the selection: without an order, any valid address will do.
     Value* readable = b_.CreateSelect(identity_order, offsets, order);
@@ -145,7 +155,8 @@ class StepGenerator {
               first, last, 1,
               [&](Value* k) {
                 Value* place = b_.CreateSelect(identity_order, c_.i64(0), b_.CreateShl(k, 2));
-                Value* listed = b_.CreateSExt(b_.CreateLoad(b_.getInt32Ty(), c_.at(readable, place)), b_.getInt64Ty());
+                Value* listed =
+                    b_.CreateSExt(b_.CreateLoad(b_.getInt32Ty(), c_.at(readable, place)), b_.getInt64Ty());
                 fold(slots, b_.CreateSelect(identity_order, k, listed), from);
               },
               "members");

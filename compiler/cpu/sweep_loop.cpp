@@ -29,7 +29,7 @@ Accumulator SweepLoop::accumulator(Accumulator::Kind kind) {
   a.kind = kind;
   Value* zero = c_.splat(c_.f32(0.0));
   Value* lowest = c_.splat(c_.f32(-std::numeric_limits<double>::infinity()));
-  const unsigned parts = kind == Accumulator::Kind::argmax ? 1 : c_.target.unroll;
+  const unsigned parts = kind == Accumulator::Kind::argmax ? 1 : unroll_;
   for (unsigned u = 0; u < parts; ++u) {
     a.partial.push_back(slot(c_.vector(), kind == Accumulator::Kind::sum ? zero : lowest));
   }
@@ -84,7 +84,8 @@ void SweepLoop::end_block() {
     }
     while (parts.size() > 1) {
       std::vector<Value*> halves;
-      for (std::size_t i = 0; i + 1 < parts.size(); i += 2) halves.push_back(b.CreateFAdd(parts[i], parts[i + 1]));
+      for (std::size_t i = 0; i + 1 < parts.size(); i += 2)
+        halves.push_back(b.CreateFAdd(parts[i], parts[i + 1]));
       if (parts.size() % 2 == 1) halves.push_back(parts.back());
       parts = halves;
     }
@@ -94,7 +95,7 @@ void SweepLoop::end_block() {
 
 void SweepLoop::prefetch(const std::vector<Stream>& streams, Value* j) {
   auto& b = c_.b;
-  const std::int64_t unit = static_cast<std::int64_t>(c_.target.width) * c_.target.unroll;
+  const std::int64_t unit = static_cast<std::int64_t>(c_.target.width) * unroll_;
   for (const Stream& s : streams) {
     const auto size = static_cast<std::int64_t>(s.element_bytes);
     const std::int64_t ahead = s.write ? c_.target.write_ahead : c_.target.read_ahead;
@@ -110,14 +111,14 @@ void SweepLoop::prefetch(const std::vector<Stream>& streams, Value* j) {
 }
 
 void SweepLoop::run(const Body& body, const std::vector<Stream>& streams) {
-  const std::int64_t width = c_.target.width, unit = width * c_.target.unroll;
+  const std::int64_t width = c_.target.width, unit = width * unroll_;
   const std::int64_t whole = vocab_ / unit * unit;
   auto units = [&](Value* begin, Value* end) {
     c_.loop(
         begin, end, unit,
         [&](Value* j) {
           prefetch(streams, j);
-          for (unsigned u = 0; u < c_.target.unroll; ++u) {
+          for (unsigned u = 0; u < unroll_; ++u) {
             body({u == 0 ? j : c_.b.CreateAdd(j, c_.i64(width * u)), u, nullptr});
           }
         },
@@ -155,11 +156,13 @@ void SweepLoop::run_sample(std::int64_t head, std::int64_t spread, const Body& b
   const std::int64_t rest = vocab_ - width - whole;
   if (rest < spread) {
     // A short rest: its last vector alone would miss little, but small vocabularies may as well be exact.
-    for (std::int64_t j = whole; j < vocab_; j += width) body({c_.i64(std::min(j, vocab_ - width)), 0, nullptr});
+    for (std::int64_t j = whole; j < vocab_; j += width)
+      body({c_.i64(std::min(j, vocab_ - width)), 0, nullptr});
     return;
   }
   const std::int64_t step = rest / spread;
-  c_.loop(c_.i64(whole), c_.i64(whole + step * spread), step, [&](Value* j) { body({j, 0, nullptr}); }, "spread");
+  c_.loop(
+      c_.i64(whole), c_.i64(whole + step * spread), step, [&](Value* j) { body({j, 0, nullptr}); }, "spread");
 }
 
 Value* SweepLoop::reduce(Value* v, const std::function<Value*(Value*, Value*)>& combine) {

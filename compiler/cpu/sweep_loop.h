@@ -1,8 +1,8 @@
 // The loop of a sweep over one row's elements, with its accumulators.
 //
-// Elements are dealt to lanes and accumulators by their offset in the row alone, so a row's sums do not depend on where
-// it lies in memory. Sums are kept in blocks, so that rounding grows with a block's length, not the row's. The tail
-// shorter than a vector is masked.
+// Elements are dealt to lanes and accumulators by their offset in the row alone, so a row's sums do not
+// depend on where it lies in memory. Sums are kept in blocks, so that rounding grows with a block's length,
+// not the row's. The tail shorter than a vector is masked.
 #pragma once
 
 #include <vector>
@@ -19,7 +19,8 @@ struct Accumulator {
 
 class SweepLoop {
  public:
-  /// One vector of the row: its offset, its number in the loop's body, and the lanes inside the row (null: all).
+  /// One vector of the row: its offset, its number in the loop's body, and the lanes inside the row (null:
+  /// all).
   struct Place {
     llvm::Value* j;
     unsigned u;
@@ -33,7 +34,10 @@ class SweepLoop {
   };
   using Body = std::function<void(const Place&)>;
 
-  SweepLoop(Codegen& codegen, std::int64_t vocab) : c_(codegen), vocab_(vocab) {}
+  /// `unroll`: vectors in the loop's body. It decides which accumulator an element joins, so a phase has one
+  /// unroll wherever it is swept.
+  SweepLoop(Codegen& codegen, std::int64_t vocab, unsigned unroll)
+      : c_(codegen), vocab_(vocab), unroll_(unroll) {}
 
   Accumulator accumulator(Accumulator::Kind kind);
   void accumulate(Accumulator& accumulator, llvm::Value* v, const Place& place);
@@ -54,6 +58,7 @@ class SweepLoop {
 
   Codegen& c_;
   std::int64_t vocab_;
+  unsigned unroll_;
   std::vector<Accumulator> sums_;  // ended block by block
 };
 

@@ -85,20 +85,21 @@ Value* VectorMath::polynomial(Value* x, const double (&coefficients)[N], double 
     for (unsigned i = N - 1; i-- > 0;) sum = fma(sum, x, constant(type, factor * coefficients[i]));
     return sum;
   }
-  // With 16 vector registers the coefficients of one exp would fill half of them and push a sweep's accumulators to the
-  // stack. They are read from memory instead, as operands of the multiply-adds: from a table that counts as writable, so
-  // that the code generator does not turn it into registers, and from one of each call's own, so that two calls do not
-  // share a load.
+  // With 16 vector registers the coefficients of one exp would fill half of them and push a sweep's
+  // accumulators to the stack. They are read from memory instead, as operands of the multiply-adds: from a
+  // table that counts as writable, so that the code generator does not turn it into registers, and from one
+  // of each call's own, so that two calls do not share a load.
   llvm::SmallVector<llvm::Constant*, N> rows;
   for (double c : coefficients) rows.push_back(llvm::cast<llvm::Constant>(constant(type, factor * c)));
   auto* table_type = llvm::ArrayType::get(type, N);
   auto* table = new llvm::GlobalVariable(*builder_.GetInsertBlock()->getModule(), table_type, false,
-                                         llvm::GlobalValue::InternalLinkage, llvm::ConstantArray::get(table_type, rows),
-                                         "coefficients");
+                                         llvm::GlobalValue::InternalLinkage,
+                                         llvm::ConstantArray::get(table_type, rows), "coefficients");
   const llvm::Align align(vector->getNumElements() * 4);
   table->setAlignment(align);
   auto coefficient = [&](unsigned i) {
-    return builder_.CreateAlignedLoad(type, builder_.CreateConstInBoundsGEP2_32(table_type, table, 0, i), align);
+    return builder_.CreateAlignedLoad(type, builder_.CreateConstInBoundsGEP2_32(table_type, table, 0, i),
+                                      align);
   };
   Value* sum = coefficient(N - 1);
   for (unsigned i = N - 1; i-- > 0;) sum = fma(sum, x, coefficient(i));
