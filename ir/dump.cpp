@@ -222,6 +222,12 @@ std::string formula(const Graph& graph, NodeId node) {
   return Printer(graph, limit).print(node).text;
 }
 
+std::string formula(const Graph& graph, NodeId node, const std::map<NodeId, std::string>& names) {
+  Printer printer(graph, std::numeric_limits<std::size_t>::max());
+  for (const auto& [id, name] : names) printer.bind(id, name);
+  return printer.print(node, true).text;
+}
+
 std::vector<std::string> formula(const Graph& graph,
                                  const std::vector<std::pair<std::string, NodeId>>& roots) {
   const std::vector<bool> needed = reached(graph, roots);

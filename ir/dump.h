@@ -1,6 +1,7 @@
 // The graph as text: every node of it, or one value as a formula.
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,9 @@ std::string dump(const Graph& graph, const std::vector<std::pair<std::string, No
 /// One value as an infix expression on one line. Beyond a few hundred nodes, operands are left as `%id` of
 /// the dump.
 std::string formula(const Graph& graph, NodeId node);
+
+/// What the node is, with named nodes written as their names.
+std::string formula(const Graph& graph, NodeId node, const std::map<NodeId, std::string>& names);
 
 /// The roots as lines `name = expression`, preceded by a line for each subexpression of more than three nodes
 /// that is used more than once. Such a line is named after what it holds: p for a softmax, L for an lse, else
