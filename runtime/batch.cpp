@@ -1,6 +1,7 @@
 #include "runtime/batch.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -248,9 +249,10 @@ Strided Batch::row_tensor(const std::string& name, const TensorView& view, std::
   Strided s{static_cast<char*>(view.data), 0, 0, 0};
   if (view.shape.empty()) return s;
   if (view.size() != count || view.shape.size() > 2) {
-    refuse(
-        fmt::format("tensor \"{}\" is {}; {} numbers are expected: [{}], [batch, sequence] or one for all ()",
-                    name, view.describe(), count, count));
+    refuse(fmt::format(
+        "tensor \"{}\" is {}; {} numbers are expected, one for each row of the logits or segment: "
+        "[{}], [batch, sequence] or one for all ()",
+        name, view.describe(), count, count));
   }
   s.stride = strides.back() * size;
   if (view.shape.size() == 2 && view.shape[0] > 1) {
@@ -296,6 +298,25 @@ Strided Batch::element_tensor(const TensorSlot& slot, const TensorView& view, st
     s.data -= first * s.stride;
   }
   return s;
+}
+
+// A written tensor must hold each row in memory of its own.
+void check_rows_apart(const std::string& name, const TensorView& view) {
+  const auto strides = view.full_strides();
+  const std::size_t dims = view.shape.size();
+  const std::int64_t width = view.shape[dims - 1], count = view.shape[dims - 2];
+  const std::int64_t stride = std::abs(strides[dims - 2]);
+  bool apart = count <= 1 || stride >= width;
+  if (dims == 3 && view.shape[0] > 1 && count > 0) {
+    const std::int64_t outer = std::abs(strides[0]);
+    const bool nested = outer >= (count - 1) * stride + width;
+    const bool crossed = outer >= width && stride >= (view.shape[0] - 1) * outer + width;
+    apart = apart && (nested || crossed);
+  }
+  if (!apart) {
+    refuse(fmt::format("tensor \"{}\" is written, but its rows of {} elements overlap: its strides are [{}]",
+                       name, width, fmt::join(strides, ", ")));
+  }
 }
 
 Strided Batch::labels(const Program::Impl& program, const TensorSlot& slot, const TensorView& view,
@@ -420,6 +441,7 @@ void Batch::bind_elements(const Program::Impl& program, const TensorMap& bound) 
     if (view == nullptr) continue;
     tensors_[i] = element_tensor(slot, *view, program.spec.vocab, rows_, 0);
     if (is_gradient) {
+      check_rows_apart(slot.name, *view);
       gradient_padding_ =
           (view->shape.back() - program.spec.vocab) * static_cast<std::int64_t>(dtype_size(view->dtype));
     }
@@ -442,6 +464,11 @@ void Batch::require_elements(const Program::Impl& program, const std::vector<ir:
 void Batch::set_chunk(const Program::Impl& program, const TensorMap& bound, const TensorMap& chunk,
                       std::int64_t begin, std::int64_t end) {
   bind_elements(program, bound);
+  if (!chunk.empty()) {
+    TensorMap all = bound;
+    for (const auto& [name, view] : chunk) all.insert_or_assign(name, view);
+    check_overlap(program, all);
+  }
   const Layout& layout = program.layout;
   for (const auto& [name, view] : chunk) {
     const bool known = std::any_of(layout.tensors.begin(), layout.tensors.end(), [&](const TensorSlot& s) {
@@ -460,6 +487,7 @@ void Batch::set_chunk(const Program::Impl& program, const TensorMap& bound, cons
     if (view == nullptr) continue;
     tensors_[i] = element_tensor(slot, *view, program.spec.vocab, end - begin, begin);
     if (is_gradient) {
+      check_rows_apart(slot.name, *view);
       gradient_padding_ =
           (view->shape.back() - program.spec.vocab) * static_cast<std::int64_t>(dtype_size(view->dtype));
     }

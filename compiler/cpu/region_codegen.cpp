@@ -326,7 +326,11 @@ class RegionGenerator {
       sweep.run_sample(kSampleHead, kSampleSpread, body);
     }
     for (std::size_t i = 0; i < roots.size(); ++i) {
-      store_slot(frame, key('n', find(Op::anchor, roots[i])), sweep.total(maxima[i]));
+      const std::string slot = key('n', find(Op::anchor, roots[i]));
+      Value* maximum = sweep.total(maxima[i]);
+      // A softmax whose sum was good keeps its anchor, and so its bits, whatever another one of the row needs.
+      if (exact) maximum = b_.CreateSelect(good_sum(frame, roots[i]), load_slot(frame, slot), maximum);
+      store_slot(frame, slot, maximum);
     }
     b_.CreateRetVoid();
     sweep.finish(*f);
@@ -548,6 +552,12 @@ class RegionGenerator {
     return name;
   }
 
+  // Whether the sum of a softmax's exponentials tells that its anchor was near the maximum; false for NaN.
+  Value* good_sum(Value* frame, NodeId x) {
+    Value* sum = load_slot(frame, key('s', x));
+    return b_.CreateAnd(b_.CreateFCmpOLT(sum, c_.f32(kSumLimit)), b_.CreateFCmpOGT(sum, c_.f32(0.0)));
+  }
+
   // The anchors may have been too low: a sum beyond the limit, infinite or NaN asks for exact ones.
   std::string finish(std::size_t k) {
     const std::string name = fmt::format("{}_finish{}", prefix_, k);
@@ -558,8 +568,7 @@ class RegionGenerator {
     for (NodeId id : region_.phases[k].statistics) {
       if (c_.node(id).op != Op::log_sum) continue;
       Value* sum = load_slot(frame, key('s', c_.node(id).in[0]));
-      good = b_.CreateAnd(good, b_.CreateFCmpOLT(sum, c_.f32(kSumLimit)));
-      good = b_.CreateAnd(good, b_.CreateFCmpOGT(sum, c_.f32(0.0)));
+      good = b_.CreateAnd(good, good_sum(frame, c_.node(id).in[0]));
       store_slot(frame, key('n', id), c_.math.log(sum));
     }
     for (NodeId id : region_.phases[k].statistics) {
