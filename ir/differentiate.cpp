@@ -159,6 +159,19 @@ class Reverse {
     }
   }
 
+  // The operand at one element of each row. A condition is formed there from what it compares: pick takes
+  // numbers.
+  NodeId picked_operand(NodeId id, NodeId index) {
+    const Node n = g_.node(id);  // a copy: the graph grows below
+    if (n.space != Space::element && n.space != Space::vocab) return id;
+    if (n.kind != Kind::boolean) return apply(Op::pick, id, index);
+    std::array<NodeId, 3> in{no_node, no_node, no_node};
+    for (std::size_t k = 0; k < 3; ++k) {
+      if (n.in[k] != no_node) in[k] = picked_operand(n.in[k], index);
+    }
+    return apply(n.op, in[0], in[1], in[2]);
+  }
+
   void visit(NodeId id, const Adjoint& adjoint) {
     const Node n = g_.node(id);  // a copy: the graph grows below
     const NodeId y_bar = adjoint.dense;
@@ -170,7 +183,7 @@ class Reverse {
       for (const SparseTerm& term : adjoint.sparse) {
         std::array<NodeId, 3> picked{no_node, no_node, no_node};
         for (std::size_t k = 0; k < 3; ++k) {
-          if (n.in[k] != no_node) picked[k] = apply(Op::pick, n.in[k], term.index);
+          if (n.in[k] != no_node) picked[k] = picked_operand(n.in[k], term.index);
         }
         const auto bars = pointwise(n.op, picked, apply(Op::pick, id, term.index), term.coefficient);
         for (std::size_t k = 0; k < 3; ++k) {
