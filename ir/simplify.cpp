@@ -142,15 +142,15 @@ class Simplifier {
     }
     switch (n.op) {
       case Op::add:
-        sum.add(1, expand(n.in[0]));
-        sum.add(1, expand(n.in[1]));
+        sum.add(1, expand_operand(n.in[0]));
+        sum.add(1, expand_operand(n.in[1]));
         return sum;
       case Op::sub:
-        sum.add(1, expand(n.in[0]));
-        sum.add(-1, expand(n.in[1]));
+        sum.add(1, expand_operand(n.in[0]));
+        sum.add(-1, expand_operand(n.in[1]));
         return sum;
       case Op::neg:
-        sum.add(-1, expand(n.in[0]));
+        sum.add(-1, expand_operand(n.in[0]));
         return sum;
       case Op::mul:
         for (std::size_t k : {0u, 1u}) {
@@ -189,6 +189,16 @@ class Simplifier {
     }
     sum.add(1, rebuild(id));
     return sum;
+  }
+
+  // A part of a sum that is free of anchors by itself stays whole: exp(d) - 1 - d needs both d to be the same
+  // number.
+  Affine expand_operand(NodeId id) {
+    Affine sum = expand(id);
+    if (!is_affine(old_.node(id)) || softmax_arguments_.count(id) > 0 || !sum.anchors_cancel()) return sum;
+    Affine part;
+    part.add(1, rebuild(id));
+    return part;
   }
 
   // expect(x, a) and vocab_sum(a) with all that is constant in a row taken out.

@@ -21,7 +21,8 @@ namespace lossc::cpu {
 struct CpuTarget {
   std::string name, features;  ///< LLVM's names
   unsigned width = 8;          ///< floats in a vector
-  unsigned registers = 16;     ///< vector registers
+  unsigned unroll =
+      1;  ///< vectors in the body of a loop with accumulators: more would spill with 16 registers
   MathTarget math;
   ConvertTarget convert;
   bool prefetch_write = true;  ///< prefetchw ahead of plain gradient stores

@@ -48,7 +48,7 @@ CpuTarget host_target() {
   auto has = [&](const char* name) { return features.lookup(name); };
   const bool avx512 = has("avx512f") && has("avx512vl") && has("avx512bw") && has("avx512dq");
   target.width = avx512 ? 16 : 8;
-  target.registers = avx512 ? 32 : 16;
+  target.unroll = avx512 ? 2 : 1;
   target.math.avx512 = avx512;
   target.math.avx2 = has("avx2");
   target.math.fma = has("fma");
@@ -121,7 +121,8 @@ struct Library {
 
 std::string cpu_target_text() {
   const CpuTarget& t = Jit::instance().target();
-  return fmt::format("llvm {} {} {} width {}", LLVM_VERSION_STRING, t.name, t.features, t.width);
+  return fmt::format("llvm {} {} {} width {} unroll {}", LLVM_VERSION_STRING, t.name, t.features, t.width,
+                     t.unroll);
 }
 
 std::string cpu_source(const Plan& plan, const Layout& layout, const Spec& spec) {

@@ -312,7 +312,7 @@ class RegionGenerator {
     const std::set<NodeId> arguments = anchors_of(k);
     const std::vector<NodeId> roots(arguments.begin(), arguments.end());
     const SweepOperands o = operands(frame, roots, {});
-    SweepLoop sweep(c_, c_.spec.vocab, 2);
+    SweepLoop sweep(c_, c_.spec.vocab, c_.target.unroll);
     std::vector<Accumulator> maxima;
     for (std::size_t i = 0; i < roots.size(); ++i)
       maxima.push_back(sweep.accumulator(Accumulator::Kind::max));
@@ -328,26 +328,14 @@ class RegionGenerator {
     for (std::size_t i = 0; i < roots.size(); ++i) {
       const std::string slot = key('n', find(Op::anchor, roots[i]));
       Value* maximum = sweep.total(maxima[i]);
-      // A softmax whose sum was good keeps its anchor, and so its bits, whatever another one of the row needs.
+      // A softmax whose sum was good keeps its anchor, and so its bits, whatever another one of the row
+      // needs.
       if (exact) maximum = b_.CreateSelect(good_sum(frame, roots[i]), load_slot(frame, slot), maximum);
       store_slot(frame, slot, maximum);
     }
     b_.CreateRetVoid();
     sweep.finish(*f);
     return name;
-  }
-
-  // Vectors in the body of a phase's loop: as many as the registers hold with the constants of exp, an anchor
-  // a softmax, and for each vector its accumulators and three temporaries.
-  unsigned unroll(std::size_t k) const {
-    const std::size_t exponentials = phase_exponentials(k).size();
-    std::size_t accumulators = 0;
-    for (NodeId id : region_.phases[k].statistics) accumulators += c_.node(id).op != Op::anchor;
-    const std::size_t constants = c_.target.registers > 16 ? 12 : 6;
-    for (unsigned u : {4u, 2u}) {
-      if (constants + exponentials + u * (accumulators + 3) <= c_.target.registers) return u;
-    }
-    return 1;
   }
 
   // The accumulators of a phase and the body that feeds them.
@@ -504,7 +492,7 @@ class RegionGenerator {
   std::string sweep(std::size_t k) {
     const std::string name = fmt::format("{}_sweep{}", prefix_, k);
     llvm::Function* f = c_.function(name, b_.getVoidTy(), {c_.ptr(), c_.ptr()});
-    SweepLoop loop(c_, c_.spec.vocab, unroll(k));
+    SweepLoop loop(c_, c_.spec.vocab, c_.target.unroll);
     PhaseBody body(*this, k, f->getArg(0), f->getArg(1), loop);
     loop.run([&](const SweepLoop::Place& place) { body(place); }, body.streams());
     body.store_totals(f->getArg(0));
@@ -517,7 +505,7 @@ class RegionGenerator {
     const std::string name = prefix_ + "_emit";
     llvm::Function* f = c_.function(name, b_.getVoidTy(), {c_.ptr(), c_.ptr()});
     preload_sparse(f->getArg(0));
-    SweepLoop loop(c_, c_.spec.vocab, c_.plan.loss.dense.size() == 1 ? 2 : 1);
+    SweepLoop loop(c_, c_.spec.vocab, 2);
     EmitBody body(*this, f->getArg(0), kept_.empty() ? nullptr : f->getArg(1));
     std::vector<SweepLoop::Stream> streams{body.stream()};
     if (region_.phases.empty()) {
@@ -534,7 +522,7 @@ class RegionGenerator {
     llvm::Function* f = c_.function(name, b_.getVoidTy(), {c_.ptr(), c_.ptr(), c_.ptr()});
     Value *previous = f->getArg(0), *current = f->getArg(1), *kept = f->getArg(2);
     preload_sparse(previous);
-    SweepLoop loop(c_, c_.spec.vocab, unroll(0));
+    SweepLoop loop(c_, c_.spec.vocab, c_.target.unroll);
     EmitBody emit(*this, previous, kept_.empty() ? nullptr : kept);
     PhaseBody phase(*this, 0, current, kept, loop);
     std::vector<SweepLoop::Stream> streams = phase.streams();

@@ -13,7 +13,7 @@ using llvm::Value;
 
 namespace {
 
-constexpr std::int64_t kBlock = 4096;  // elements whose sum is formed before it joins the row's
+constexpr std::int64_t kBlock = 1024;  // elements whose sum is formed before it joins the row's
 constexpr std::int64_t kLine = 64;     // bytes
 
 }  // namespace

@@ -34,8 +34,8 @@ class SweepLoop {
   };
   using Body = std::function<void(const Place&)>;
 
-  /// `unroll`: vectors in the loop's body. It decides which accumulator an element joins, so a phase has one
-  /// unroll wherever it is swept.
+  /// `unroll`: vectors in the loop's body. It decides which accumulator an element joins: one number for all
+  /// sweeps that accumulate, so that a statistic's bits do not depend on which others are formed beside it.
   SweepLoop(Codegen& codegen, std::int64_t vocab, unsigned unroll)
       : c_(codegen), vocab_(vocab), unroll_(unroll) {}
 
