@@ -50,9 +50,10 @@ CpuExecutor::CpuExecutor(std::shared_ptr<const Program::Impl> program)
 
 CpuExecutor::~CpuExecutor() = default;
 
-void CpuExecutor::begin(Batch& batch, const std::vector<float>& parameters) {
+void CpuExecutor::begin(Batch& batch, const std::vector<double>& parameters) {
   batch_ = &batch;
-  parameters_ = parameters;
+  parameters_.clear();
+  for (double value : parameters) parameters_.push_back(static_cast<float>(value));
   const Layout& layout = program_->layout;
   scalars_.assign(std::max<std::size_t>(layout.scalars.size(), 1), 0);
   std::size_t total = 0;
@@ -225,11 +226,11 @@ void CpuExecutor::finish_gradient(const cpu::RegionFunctions& f, void* frame, st
   }
 }
 
-float CpuExecutor::scalar(ir::NodeId id) const {
+double CpuExecutor::scalar(ir::NodeId id) const {
   return scalars_[static_cast<std::size_t>(program_->layout.scalar_of.at(id))];
 }
 
-float CpuExecutor::buffer(ir::NodeId id, std::int64_t position) const {
+double CpuExecutor::buffer(ir::NodeId id, std::int64_t position) const {
   return buffers_[static_cast<std::size_t>(program_->layout.buffer_of.at(id))][position];
 }
 

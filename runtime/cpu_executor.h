@@ -8,25 +8,25 @@
 #include <vector>
 
 #include "compiler/cpu/kernel_abi.h"
-#include "runtime/batch.h"
+#include "runtime/executor.h"
 
 namespace lossc {
 
-class CpuExecutor {
+class CpuExecutor final : public Executor {
  public:
   explicit CpuExecutor(std::shared_ptr<const Program::Impl> program);
-  ~CpuExecutor();
+  ~CpuExecutor() override;
 
-  /// Sizes the workspace for a batch; `parameters` in the layout's order.
-  void begin(Batch& batch, const std::vector<float>& parameters);
-  void prologue();
-  void region(int index, std::int64_t row_begin, std::int64_t row_end);
-  void seam(int index);
-  void epilogue();
+  bool takes_chunks() const override { return true; }
+  /// Sizes the workspace for a batch.
+  void begin(Batch& batch, const std::vector<double>& parameters) override;
+  void prologue() override;
+  void region(int index, std::int64_t row_begin, std::int64_t row_end) override;
+  void seam(int index) override;
+  void epilogue() override;
 
-  float scalar(ir::NodeId id) const;
-  /// The stored value of a materialised node at a position.
-  float buffer(ir::NodeId id, std::int64_t position) const;
+  double scalar(ir::NodeId id) const override;
+  double buffer(ir::NodeId id, std::int64_t position) const override;
 
  private:
   struct Worker;  // a thread's frames and kept exponentials

@@ -1,18 +1,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "ir/names.h"
 #include "ir/spec_parameters.h"
 #include "lossc/program.h"
 #include "runtime/batch.h"
-#include "runtime/cpu_executor.h"
+#include "runtime/executor.h"
 #include "runtime/explain.h"
 
 namespace lossc {
 
 struct Execution::Impl {
-  explicit Impl(const Program& p) : program(p.impl()), executor(p.impl()) {
+  explicit Impl(const Program& p) : program(p.impl()), executor(make_executor(p.impl())) {
     for (const ParameterInfo& parameter : program->parameters) values[parameter.name] = parameter.value;
     known = {"ignore_index"};
     for (const auto* list : {&program->inputs, &program->outputs}) {
@@ -31,8 +32,19 @@ struct Execution::Impl {
     }
   }
 
+  void set_chunk(const std::map<std::string, TensorView>& chunk, std::int64_t begin, std::int64_t end) {
+    if (!chunk.empty() && !executor->takes_chunks()) {
+      throw Error(
+          ErrorCode::unsupported,
+          fmt::format("a chunk holds tensor \"{}\"; device \"interpreter\" computes all rows at once: "
+                      "bind it over all rows and leave it out of the chunks",
+                      chunk.begin()->first));
+    }
+    batch.set_chunk(*program, bound, {chunk.begin(), chunk.end()}, begin, end);
+  }
+
   std::shared_ptr<const Program::Impl> program;
-  CpuExecutor executor;
+  std::unique_ptr<Executor> executor;
   Batch batch;
   TensorMap bound;
   std::map<std::string, double, std::less<>> values;
@@ -65,7 +77,14 @@ void Execution::set(std::string_view parameter, double value) {
 
 void Execution::bind(std::string_view name, TensorView tensor) {
   const auto& known = impl_->known;
-  if (std::find(known.begin(), known.end(), name) == known.end()) {
+  // One batch may serve several programs: what only another one needs is no error here.
+  static const std::set<std::string_view> standard = {
+      "labels",       "mask",       "cu_seqlens",    "segment_ids",  "num_segments",
+      "label_counts", "grad_scale", "ignore_index",  "old_logprobs", "ref_logprobs",
+      "advantages",   "pairs",      "teacher_logits"};
+  const bool is_known = std::find(known.begin(), known.end(), name) != known.end();
+  if (!is_known && standard.count(name) > 0) return;
+  if (!is_known) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("this program has no tensor \"{}\"{}", name, ir::did_you_mean(name, known)));
   }
@@ -102,12 +121,10 @@ void Execution::begin(std::int64_t rows) {
   Impl& e = *impl_;
   e.begun = e.finished = false;
   e.batch.prepare(*e.program, e.bound, rows);
-  std::vector<float> parameters;
-  for (const std::string& name : e.program->layout.parameters) {
-    parameters.push_back(static_cast<float>(e.values.at(name)));
-  }
-  e.executor.begin(e.batch, parameters);
-  e.executor.prologue();
+  std::vector<double> parameters;
+  for (const std::string& name : e.program->layout.parameters) parameters.push_back(e.values.at(name));
+  e.executor->begin(e.batch, parameters);
+  e.executor->prologue();
   e.begun = true;
   e.round = 0;
 }
@@ -117,15 +134,15 @@ void Execution::forward(std::int64_t row_begin, std::int64_t row_end,
   Impl& e = *impl_;
   e.check_range(row_begin, row_end);
   if (e.round + 1 >= regions()) return;  // the last region is backward's
-  e.batch.set_chunk(*e.program, e.bound, {chunk.begin(), chunk.end()}, row_begin, row_end);
-  e.executor.region(e.round, row_begin, row_end);
+  e.set_chunk(chunk, row_begin, row_end);
+  e.executor->region(e.round, row_begin, row_end);
 }
 
 void Execution::seam() {
   Impl& e = *impl_;
   e.check_range(0, 0);
   if (e.round + 1 >= regions()) return;
-  e.executor.seam(e.round++);
+  e.executor->seam(e.round++);
 }
 
 void Execution::backward(std::int64_t row_begin, std::int64_t row_end,
@@ -137,19 +154,19 @@ void Execution::backward(std::int64_t row_begin, std::int64_t row_end,
                 fmt::format("backward comes after {} rounds of forward and seam; {} are done", regions() - 1,
                             e.round));
   }
-  e.batch.set_chunk(*e.program, e.bound, {chunk.begin(), chunk.end()}, row_begin, row_end);
-  e.executor.region(e.round, row_begin, row_end);
+  e.set_chunk(chunk, row_begin, row_end);
+  e.executor->region(e.round, row_begin, row_end);
 }
 
 void Execution::finish() {
   Impl& e = *impl_;
   e.check_range(0, 0);
-  e.executor.epilogue();
+  e.executor->epilogue();
   e.batch.finish_outputs();
   for (const ir::NamedNode& scalar : e.program->plan.loss.scalars) {
     const auto it = e.bound.find(scalar.name);
     if (it == e.bound.end()) continue;
-    *static_cast<float*>(it->second.data) = e.executor.scalar(scalar.node);
+    *static_cast<float*>(it->second.data) = static_cast<float>(e.executor->scalar(scalar.node));
   }
   e.finished = true;
   const ExecutionStatus& status = e.batch.status();
@@ -180,7 +197,7 @@ float Execution::value(std::string_view name) const {
   if (!e.finished) throw Error(ErrorCode::invalid_argument, "value() comes after run() or finish()");
   std::vector<std::string> names;
   for (const ir::NamedNode& scalar : e.program->plan.loss.scalars) {
-    if (scalar.name == name) return e.executor.scalar(scalar.node);
+    if (scalar.name == name) return static_cast<float>(e.executor->scalar(scalar.node));
     names.push_back(scalar.name);
   }
   throw Error(ErrorCode::invalid_argument,
@@ -195,7 +212,7 @@ std::string Execution::explain_row(std::int64_t row) const {
   const Impl& e = *impl_;
   if (!e.finished) throw Error(ErrorCode::invalid_argument, "explain_row() comes after run() or finish()");
   e.check_range(row, row + 1);
-  return lossc::explain_row(*e.program, e.batch, e.executor, e.values, row);
+  return lossc::explain_row(*e.program, e.batch, *e.executor, e.values, row);
 }
 
 }  // namespace lossc

@@ -2,13 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <bit>
-#include <cmath>
-#include <cstring>
-
 #include "ir/dump.h"
 #include "ir/evaluate.h"
 #include "lossc/error.h"
+#include "runtime/numbers.h"
 
 namespace lossc {
 
@@ -18,42 +15,9 @@ using ir::NodeId;
 using ir::Op;
 using ir::Space;
 
-double half_to_double(std::uint16_t h) {
-  const int exponent = (h >> 10) & 31, mantissa = h & 1023;
-  double v = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
-  if (exponent == 31) v = mantissa == 0 ? HUGE_VAL : std::nan("");
-  return (h & 0x8000) != 0 ? -v : v;
-}
-
-template <class T>
-T read_as(const char* address) {
-  T v;
-  std::memcpy(&v, address, sizeof v);
-  return v;
-}
-
-double number_at(const char* address, DType dtype) {
-  switch (dtype) {
-    case DType::fp32:
-      return read_as<float>(address);
-    case DType::bf16:
-      return std::bit_cast<float>(static_cast<std::uint32_t>(read_as<std::uint16_t>(address)) << 16);
-    case DType::fp16:
-      return half_to_double(read_as<std::uint16_t>(address));
-    case DType::fp64:
-      return read_as<double>(address);
-    case DType::i32:
-      return read_as<std::int32_t>(address);
-    case DType::i64:
-      return static_cast<double>(read_as<std::int64_t>(address));
-    default:
-      return read_as<std::uint8_t>(address) != 0 ? 1 : 0;
-  }
-}
-
 class RowExplainer {
  public:
-  RowExplainer(const Program::Impl& program, const Batch& batch, const CpuExecutor& executor,
+  RowExplainer(const Program::Impl& program, const Batch& batch, const Executor& executor,
                const std::map<std::string, double, std::less<>>& parameters, std::int64_t row)
       : p_(program), g_(program.plan.loss.graph), batch_(batch), executor_(executor), row_(row) {
     inputs_.rows = 1;
@@ -119,7 +83,7 @@ class RowExplainer {
     std::vector<double>& values = inputs_.tensors[slot.name];
     for (std::int64_t k = 0; k < count; ++k) {
       values.push_back(
-          number_at(address + k * static_cast<std::int64_t>(dtype_size(slot.dtype)), slot.dtype));
+          read_number(address + k * static_cast<std::int64_t>(dtype_size(slot.dtype)), slot.dtype));
     }
   }
 
@@ -134,7 +98,7 @@ class RowExplainer {
       const auto place = none ? 0 : static_cast<std::int64_t>(index->second[0]);
       double v = 0;
       if (auto tensor = p_.layout.tensor_of.find(n.in[0]); !none && tensor != p_.layout.tensor_of.end()) {
-        v = number_at(batch_.tensors()[static_cast<std::size_t>(tensor->second)].row(place), DType::fp32);
+        v = read_number(batch_.tensors()[static_cast<std::size_t>(tensor->second)].row(place), DType::fp32);
       } else if (!none && p_.layout.buffer_of.count(n.in[0]) > 0) {
         v = executor_.buffer(n.in[0], place);
       }
@@ -145,14 +109,14 @@ class RowExplainer {
   const Program::Impl& p_;
   const ir::Graph& g_;
   const Batch& batch_;
-  const CpuExecutor& executor_;
+  const Executor& executor_;
   std::int64_t row_;
   ir::EvaluationInputs inputs_;
 };
 
 }  // namespace
 
-std::string explain_row(const Program::Impl& program, const Batch& batch, const CpuExecutor& executor,
+std::string explain_row(const Program::Impl& program, const Batch& batch, const Executor& executor,
                         const std::map<std::string, double, std::less<>>& parameters, std::int64_t row) {
   if (program.plan.gradient == GradientMode::in_place) {
     throw Error(

@@ -89,14 +89,28 @@ void describe_tensors(Program::Impl& program) {
   }
 }
 
+void check_device(const std::string& device) {
+  if (device == "interpreter") return;
+#ifdef LOSSC_HAS_LLVM
+  constexpr const char* devices = "cpu, interpreter";
+  if (device == "cpu") return;
+#else
+  constexpr const char* devices = "interpreter";
+  if (device == "cpu") {
+    throw Error(ErrorCode::unsupported,
+                "this build has no CPU backend: it was configured with LOSSC_ENABLE_LLVM=OFF; use device "
+                "\"interpreter\" for small checks");
+  }
+#endif
+  throw Error(ErrorCode::unsupported,
+              fmt::format("device \"{}\" is not available; this build has: {}", device, devices));
+}
+
 }  // namespace
 
 Program Program::compile(const Spec& spec, const CompileOptions& options) {
   const LossRegistry& registry = options.registry != nullptr ? *options.registry : LossRegistry::builtin();
-  if (options.device != "cpu") {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("device \"{}\" is not available; this build has: cpu", options.device));
-  }
+  check_device(options.device);
   if (!spec.parallel.empty()) {
     throw Error(ErrorCode::unsupported,
                 "parallel: collectives are not available; leave \"parallel\" out to run");
@@ -115,13 +129,16 @@ Program Program::compile(const Spec& spec, const CompileOptions& options) {
     }
   }
   describe_tensors(*impl);
+  impl->target = "interpreter";
 #ifdef LOSSC_HAS_LLVM
-  impl->target = cpu::cpu_target_text();
+  const bool compiled = options.device == "cpu";
+  if (compiled) impl->target = cpu::cpu_target_text();
+#endif
   impl->key = kernel_key(canonical_text(impl->plan, impl->layout, spec, impl->target));
-  impl->kernels = kernels_of(impl->key, [&] { return cpu::compile_cpu(impl->plan, impl->layout, spec); });
-#else
-  throw Error(ErrorCode::unsupported,
-              "this build has no CPU backend: it was configured with LOSSC_ENABLE_LLVM=OFF");
+#ifdef LOSSC_HAS_LLVM
+  if (compiled) {
+    impl->kernels = kernels_of(impl->key, [&] { return cpu::compile_cpu(impl->plan, impl->layout, spec); });
+  }
 #endif
   return Program(std::move(impl));
 }
@@ -143,10 +160,9 @@ const std::string& Program::key() const {
 }
 std::string Program::source() const {
 #ifdef LOSSC_HAS_LLVM
-  return cpu::cpu_source(impl_->plan, impl_->layout, impl_->spec);
-#else
-  return {};
+  if (impl_->kernels != nullptr) return cpu::cpu_source(impl_->plan, impl_->layout, impl_->spec);
 #endif
+  return {};
 }
 
 std::string Program::plan_text() const {

@@ -20,8 +20,8 @@ struct Program::Impl {
   std::string key, target;
   std::vector<ParameterInfo> parameters;
   std::vector<TensorInfo> inputs, outputs;
-  std::set<std::string> advantage_names;  ///< row inputs that a batch may give one a segment
-  std::shared_ptr<const cpu::CpuKernels> kernels;
+  std::set<std::string> advantage_names;           ///< row inputs that a batch may give one a segment
+  std::shared_ptr<const cpu::CpuKernels> kernels;  ///< null: the interpreter's
 };
 
 }  // namespace lossc

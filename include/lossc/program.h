@@ -26,7 +26,8 @@ namespace lossc {
 struct CompileOptions {
   /// The loss types the spec may name; the built-in ones when null. Must outlive the call only.
   const LossRegistry* registry = nullptr;
-  /// "cpu": LLVM machine code. "interpreter": double precision, slow, for small checks; in every build.
+  /// "cpu": LLVM machine code. "interpreter": double precision, slow, for small checks; in every build. It
+  /// keeps 8 bytes for each element of the logits and each value of their shape that the losses are made of.
   std::string device = "cpu";
 };
 
@@ -44,7 +45,7 @@ struct TensorInfo {
   std::string doc;
 };
 
-/// Compiled machine code with its plan: immutable, cheap to copy, shared by threads.
+/// A plan with its machine code (the interpreter has none): immutable, cheap to copy, shared by threads.
 class Program {
  public:
   /// Throws Error(invalid_spec | unsupported | compile_failed).
@@ -61,7 +62,7 @@ class Program {
   /// The plan as text and as JSON (what `lossc plan` prints).
   std::string plan_text() const;
   std::string plan_json() const;
-  /// The generated source (LLVM IR).
+  /// The generated source (LLVM IR); empty for the interpreter.
   std::string source() const;
 
   struct Impl;
@@ -106,6 +107,8 @@ class Execution {
   // `seam()`; programs of R regions take R - 1 such rounds (regions()); then `backward` over a cover of the
   // rows, then finish(). `chunk` holds the element tensors of just these rows (logits, teacher_logits, ...,
   // grad_logits); those bound over all rows need not be in it. Results are bitwise those of run().
+  // The interpreter computes everything in finish(): its element tensors must be bound over all rows and hold
+  // the whole batch by then, and a chunk throws Error(unsupported).
   void begin(std::int64_t rows);
   void forward(std::int64_t row_begin, std::int64_t row_end,
                const std::map<std::string, TensorView>& chunk = {});
