@@ -1,0 +1,231 @@
+// lossc doctor: what was found on this machine.
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "lossc/program.h"
+#include "tools/console.h"
+#include "tools/verbs.h"
+
+namespace lossc::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+Json build() {
+#ifdef __clang__
+  const std::string compiler = __VERSION__;
+#else
+  const std::string compiler = "GCC " __VERSION__;
+#endif
+  Json json = {{"version", LOSSC_VERSION}, {"compiler", compiler}, {"type", LOSSC_BUILD_TYPE}};
+#ifdef LOSSC_HAS_LLVM
+  json["llvm"] = LOSSC_LLVM_VERSION;
+#else
+  json["llvm"] = nullptr;
+#endif
+  json["cuda_backend"] = false;
+  return json;
+}
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.starts_with("model name") && line.find(": ") != std::string::npos) {
+      return line.substr(line.find(": ") + 2);
+    }
+  }
+  return "unknown";
+}
+
+Json cpu_features() {
+  Json features = Json::object();
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_cpu_init();
+  features["avx2"] = __builtin_cpu_supports("avx2") != 0;
+  features["fma"] = __builtin_cpu_supports("fma") != 0;
+  features["f16c"] = __builtin_cpu_supports("f16c") != 0;
+  features["avx512f"] = __builtin_cpu_supports("avx512f") != 0;
+  features["avx512_bf16"] = __builtin_cpu_supports("avx512bf16") != 0;
+#endif
+  return features;
+}
+
+Json threads() {
+  const std::string limit = environment("LOSSC_NUM_THREADS");
+  return {{"machine", std::thread::hardware_concurrency()},
+          {"used", num_threads()},
+          {"LOSSC_NUM_THREADS", limit.empty() ? Json(nullptr) : Json(limit)}};
+}
+
+// Where the kernel cache will be kept, and what speaks against that place.
+Json cache() {
+  fs::path path;
+  std::string from;
+  if (const std::string own = environment("LOSSC_CACHE_DIR"); !own.empty()) {
+    path = own;
+    from = "LOSSC_CACHE_DIR";
+  } else if (const std::string xdg = environment("XDG_CACHE_HOME"); !xdg.empty()) {
+    path = fs::path(xdg) / "lossc";
+    from = "XDG_CACHE_HOME";
+  } else if (const std::string home = environment("HOME"); !home.empty()) {
+    path = fs::path(home) / ".cache" / "lossc";
+    from = "HOME";
+  }
+  if (path.empty()) {
+    return {{"path", nullptr}, {"state", "none: LOSSC_CACHE_DIR, XDG_CACHE_HOME and HOME are all unset"}};
+  }
+  struct stat status = {};
+  std::string state = "good";
+  if (::stat(path.c_str(), &status) != 0) {
+    state = "does not exist yet";
+  } else if (!S_ISDIR(status.st_mode)) {
+    state = "is no folder";
+  } else if (status.st_uid != ::geteuid()) {
+    state = "belongs to another user";
+  } else if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    state = "others may write to it";
+  } else if (::access(path.c_str(), R_OK | W_OK | X_OK) != 0) {
+    state = "cannot be written to";
+  }
+  return {{"path", path.string()}, {"from", from}, {"state", state}, {"read_by_this_version", false}};
+}
+
+/// A shared library that is opened to look and closed again.
+class Library {
+ public:
+  explicit Library(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      handle_ = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
+      if (handle_ != nullptr) {
+        name_ = name;
+        return;
+      }
+    }
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+  ~Library() {
+    if (handle_ != nullptr) ::dlclose(handle_);
+  }
+
+  bool found() const { return handle_ != nullptr; }
+  const std::string& name() const { return name_; }
+  template <class Function>
+  Function* symbol(const char* name) const {
+    return reinterpret_cast<Function*>(::dlsym(handle_, name));
+  }
+
+ private:
+  void* handle_ = nullptr;
+  std::string name_;
+};
+
+Json driver() {
+  const std::vector<std::string> names = {"libcuda.so.1", "libcuda.so"};
+  const Library library(names);
+  if (!library.found()) return {{"found", false}, {"tried", names}};
+  Json json = {{"found", true}, {"library", library.name()}};
+  int version = 0;
+  if (auto* ask = library.symbol<int(int*)>("cuDriverGetVersion"); ask != nullptr && ask(&version) == 0) {
+    json["cuda_version"] = fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+  }
+  return json;
+}
+
+Json nvrtc() {
+  std::vector<std::string> names = {"libnvrtc.so"};
+  for (const char* folder : {"", "/usr/local/cuda/lib64/"}) {
+    for (const char* version : {"13", "12", "11.2"})
+      names.push_back(fmt::format("{}libnvrtc.so.{}", folder, version));
+  }
+  const Library library(names);
+  if (!library.found()) return {{"found", false}, {"tried", names}};
+  Json json = {{"found", true}, {"library", library.name()}};
+  int major = 0, minor = 0;
+  if (auto* ask = library.symbol<int(int*, int*)>("nvrtcVersion");
+      ask != nullptr && ask(&major, &minor) == 0) {
+    json["version"] = fmt::format("{}.{}", major, minor);
+  }
+  return json;
+}
+
+std::string found_text(const Json& library, const char* version) {
+  if (!library["found"].get<bool>()) {
+    std::string tried;
+    for (const auto& name : library["tried"]) tried += (tried.empty() ? "" : ", ") + name.get<std::string>();
+    return "not found (tried " + tried + ")";
+  }
+  const std::string number =
+      library.contains(version) ? library[version].get<std::string>() : "version unknown";
+  return fmt::format("{} ({})", number, library["library"].get<std::string>());
+}
+
+void print_text(const Json& found) {
+  std::string text;
+  const auto line = [&](std::string_view label, std::string_view what) {
+    text += fmt::format("{:<14} {}\n", label, what);
+  };
+  const Json& b = found["build"];
+  line("lossc", fmt::format("{} ({}, built with {})", b["version"].get<std::string>(),
+                            b["type"].get<std::string>(), b["compiler"].get<std::string>()));
+  line("CPU backend", b["llvm"].is_null() ? "not in this build (it needs LLVM); the interpreter works"
+                                          : "LLVM " + b["llvm"].get<std::string>());
+  line("CUDA backend", "not in this version");
+  line("CPU", found["cpu"]["name"].get<std::string>());
+  std::string features;
+  for (const auto& [name, present] : found["cpu"]["features"].items()) {
+    features += fmt::format("{}{}{}", features.empty() ? "" : ", ", present.get<bool>() ? "" : "no ", name);
+  }
+  line("CPU features", features.empty() ? "not looked for on this architecture" : features);
+  const Json& t = found["threads"];
+  line("threads",
+       fmt::format("{} of {}{}", t["used"].get<int>(), t["machine"].get<unsigned>(),
+                   t["LOSSC_NUM_THREADS"].is_null()
+                       ? ""
+                       : fmt::format(" (LOSSC_NUM_THREADS={})", t["LOSSC_NUM_THREADS"].get<std::string>())));
+  const Json& c = found["cache"];
+  line("kernel cache", c["path"].is_null()
+                           ? c["state"].get<std::string>()
+                           : fmt::format("{} ({}; from {}); kernels are kept in memory alone so far",
+                                         c["path"].get<std::string>(), c["state"].get<std::string>(),
+                                         c["from"].get<std::string>()));
+  line("NVIDIA driver", found_text(found["nvidia"]["driver"], "cuda_version"));
+  line("NVRTC", found_text(found["nvidia"]["nvrtc"], "version"));
+  print(text);
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, int&) {
+  CLI::App* verb = app.add_subcommand("doctor", "Tell what was found on this machine");
+  const auto json = std::make_shared<bool>(false);
+  verb->add_flag("--json", *json, "Print JSON");
+  verb->callback([json] {
+    const Json found = {{"build", build()},
+                        {"cpu", {{"name", cpu_name()}, {"features", cpu_features()}}},
+                        {"threads", threads()},
+                        {"cache", cache()},
+                        {"nvidia", {{"driver", driver()}, {"nvrtc", nvrtc()}}}};
+    if (*json) {
+      print_json(found);
+    } else {
+      print_text(found);
+    }
+  });
+}
+
+}  // namespace lossc::cli

@@ -1,0 +1,69 @@
+// The lossc command: one verb a file beside this one.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "lossc/error.h"
+#include "tools/console.h"
+#include "tools/verbs.h"
+
+namespace {
+
+constexpr int failed = 1, wrong_usage = 2;
+
+int complain(const std::string& message, int status) {
+  fmt::print(stderr, "lossc: {}\n", message);
+  return status;
+}
+
+// The part of the command line that a usage error belongs to, for the hint at its help.
+std::string called(const CLI::App& app) {
+  const auto verbs = app.get_subcommands();
+  return verbs.empty() ? "lossc" : "lossc " + verbs.front()->get_name();
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Compiles language-model head losses from a JSON spec: plans, runs and checks them.", "lossc");
+  app.set_version_flag("--version", "lossc " LOSSC_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Exit status: 0, 1 when the work failed, 2 for wrong usage or a wrong spec.\n"
+      "`lossc VERB --help` tells more. Ready specs stand in examples/specs.");
+  int status = 0;
+  lossc::cli::add_plan(app, status);
+  lossc::cli::add_run(app, status);
+  lossc::cli::add_check(app, status);
+  lossc::cli::add_losses(app, status);
+  lossc::cli::add_schema(app, status);
+  lossc::cli::add_doctor(app, status);
+  try {
+    app.parse(argc, argv);
+    return status;
+  } catch (const CLI::CallForHelp&) {
+    const auto verbs = app.get_subcommands();
+    lossc::cli::print(verbs.empty() ? app.help() : verbs.front()->help());
+  } catch (const CLI::CallForVersion& version) {
+    lossc::cli::print(version.what());
+  } catch (const CLI::ParseError& error) {
+    return complain(fmt::format("{}\nTry: {} --help", error.what(), called(app)), wrong_usage);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using lossc::ErrorCode;
+  try {
+    return run(argc, argv);
+  } catch (const lossc::Error& error) {
+    const bool usage = error.code() == ErrorCode::invalid_spec || error.code() == ErrorCode::invalid_argument;
+    return complain(error.what(), usage ? wrong_usage : failed);
+  } catch (const std::bad_alloc&) {
+    return complain("not enough memory", failed);
+  } catch (const std::exception& error) {
+    return complain(fmt::format("a defect in lossc: {}", error.what()), failed);
+  }
+}
