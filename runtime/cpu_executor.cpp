@@ -1,10 +1,10 @@
 #include "runtime/cpu_executor.h"
 
-#include <tbb/enumerable_thread_specific.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <mutex>
 #include <new>
 
 #include "compiler/cpu/cpu_compiler.h"
@@ -20,6 +20,7 @@ constexpr std::int64_t kReductionBlock = 4096;
 // A piece of rows pays for one sweep outside of the pipeline; this many rows make that cheap.
 constexpr std::int64_t kMinRows = 8;
 constexpr std::int64_t kMinElements = 1 << 16;
+constexpr std::int64_t kScratchBytes = 48 << 20;
 
 struct AlignedFree {
   void operator()(void* p) const { std::free(p); }
@@ -41,8 +42,22 @@ struct CpuExecutor::Worker {
   std::unique_ptr<float[], AlignedFree> kept;
 };
 
+/// Workers that no thread uses at the moment. There are as many as pieces have run at once.
 struct CpuExecutor::Workers {
-  tbb::enumerable_thread_specific<Worker> threads;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Worker>> idle;
+
+  std::unique_ptr<Worker> take() {
+    const std::lock_guard lock(mutex);
+    if (idle.empty()) return nullptr;
+    std::unique_ptr<Worker> worker = std::move(idle.back());
+    idle.pop_back();
+    return worker;
+  }
+  void give(std::unique_ptr<Worker> worker) {
+    const std::lock_guard lock(mutex);
+    idle.push_back(std::move(worker));
+  }
 };
 
 CpuExecutor::CpuExecutor(std::shared_ptr<const Program::Impl> program)
@@ -133,21 +148,30 @@ void CpuExecutor::region(int index, std::int64_t row_begin, std::int64_t row_end
   const std::int64_t even = (rows + 4 * threads - 1) / (4 * threads);
   const std::int64_t least =
       std::max(kMinRows, kMinElements / std::max<std::int64_t>(program_->spec.vocab, 1));
+  // Scratch rows of all pieces that can run at once stay within what is promised.
+  const std::int64_t at_once =
+      std::max<std::int64_t>(1, kScratchBytes / std::max<std::int64_t>(4 * f.kept_floats, 1));
+  const std::int64_t bounded = (rows + at_once - 1) / at_once;
   const std::int64_t piece =
-      std::max<std::int64_t>({even, std::min(least, (rows + threads - 1) / threads), 1});
+      std::max<std::int64_t>({even, bounded, std::min(least, (rows + threads - 1) / threads), 1});
   parallel_pieces(rows, piece, [&](std::int64_t b, std::int64_t e) {
-    Worker& worker = workers_->threads.local();
-    if (!worker.frames[0]) {
-      std::int64_t frame = 64, kept = 0;
-      for (const cpu::RegionFunctions& r : program_->kernels->regions) {
-        frame = std::max(frame, r.frame_bytes);
-        kept = std::max(kept, r.kept_floats);
-      }
-      for (auto& f2 : worker.frames) f2 = aligned<char>(static_cast<std::size_t>(frame));
-      worker.kept = aligned<float>(static_cast<std::size_t>(kept));
-    }
-    run_rows(region, f, row_begin + b, row_begin + e, worker);
+    std::unique_ptr<Worker> worker = workers_->take();
+    if (!worker) worker = make_worker();
+    run_rows(region, f, row_begin + b, row_begin + e, *worker);
+    workers_->give(std::move(worker));
   });
+}
+
+std::unique_ptr<CpuExecutor::Worker> CpuExecutor::make_worker() const {
+  std::int64_t frame = 64, kept = 0;
+  for (const cpu::RegionFunctions& r : program_->kernels->regions) {
+    frame = std::max(frame, r.frame_bytes);
+    kept = std::max(kept, r.kept_floats);
+  }
+  auto worker = std::make_unique<Worker>();
+  for (auto& f : worker->frames) f = aligned<char>(static_cast<std::size_t>(frame));
+  worker->kept = aligned<float>(static_cast<std::size_t>(kept));
+  return worker;
 }
 
 // Phases of a row in order; with one phase, a row's gradient is written while the next row is read.

@@ -29,8 +29,10 @@ class CpuExecutor final : public Executor {
   double buffer(ir::NodeId id, std::int64_t position) const override;
 
  private:
-  struct Worker;  // a thread's frames and kept exponentials
+  struct Worker;  // frames and a scratch row, for one thread at a time
   struct Workers;
+
+  std::unique_ptr<Worker> make_worker() const;
 
   void run_steps(const std::vector<Step>& steps, const std::vector<cpu::StepFunction>& functions);
   void run_rows(const Region& region, const cpu::RegionFunctions& f, std::int64_t begin, std::int64_t end,

@@ -51,9 +51,8 @@ Value* ElementEmitter::value(NodeId id) {
 ExpResult ElementEmitter::exponential_result(NodeId x) {
   if (auto it = exponentials_.find(x); it != exponentials_.end()) return it->second;
   ExpResult result{};
-  if (auto kept = operands_.kept.find(x); kept != operands_.kept.end()) {
-    Value* address = c_.at(kept->second, c_.b.CreateShl(j_, 2));
-    result.value = load(c_.b, DType::fp32, address, c_.target.width);
+  if (Value* stored = kept(x, no_node)) {
+    result.value = stored;
   } else {
     result = c_.math.exp_with_argument(c_.b.CreateFSub(value(x), operands_.anchors.at(x)));
   }
@@ -65,7 +64,20 @@ Value* ElementEmitter::exponential(NodeId x) {
   return exponential_result(x).value;
 }
 
+Value* ElementEmitter::kept(NodeId x, NodeId a) {
+  const auto it = operands_.kept.find({x, a});
+  if (it == operands_.kept.end()) return nullptr;
+  return load(c_.b, DType::fp32, c_.at(it->second, c_.b.CreateShl(j_, 2)), c_.target.width);
+}
+
 Value* ElementEmitter::weighted(NodeId x, NodeId a) {
+  Value*& v = weighted_[{x, a}];
+  if (v == nullptr) v = kept(x, a);
+  if (v == nullptr) v = form_weighted(x, a);
+  return v;
+}
+
+Value* ElementEmitter::form_weighted(NodeId x, NodeId a) {
   const ExpResult e = exponential_result(x);
   const Node& n = c_.node(a);
   // exp clamps its argument to a finite range, so the product needs no selection.

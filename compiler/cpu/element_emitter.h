@@ -15,7 +15,9 @@ struct SweepOperands {
   std::map<ir::NodeId, llvm::Value*>
       inverses;                                ///< softmax argument -> 1 / sum of exponentials, in every lane
   std::map<ir::NodeId, llvm::Value*> tensors;  ///< element input -> the row's address
-  std::map<ir::NodeId, llvm::Value*> kept;     ///< softmax argument -> stored exponentials to read instead
+  /// (softmax argument x, a or no_node) -> stored exponentials of x, or their products with a, to read
+  /// instead
+  std::map<std::pair<ir::NodeId, ir::NodeId>, llvm::Value*> kept;
 };
 
 class ElementEmitter {
@@ -32,6 +34,9 @@ class ElementEmitter {
 
  private:
   ExpResult exponential_result(ir::NodeId x);
+  llvm::Value* form_weighted(ir::NodeId x, ir::NodeId a);
+  /// Stored by the phase, or null.
+  llvm::Value* kept(ir::NodeId x, ir::NodeId a);
 
   Codegen& c_;
   const SweepOperands& operands_;
@@ -39,6 +44,7 @@ class ElementEmitter {
   llvm::Value* mask_;
   std::map<ir::NodeId, llvm::Value*> memo_;
   std::map<ir::NodeId, ExpResult> exponentials_;
+  std::map<std::pair<ir::NodeId, ir::NodeId>, llvm::Value*> weighted_;
 };
 
 }  // namespace lossc::cpu

@@ -172,12 +172,37 @@ class RegionGenerator {
 
   void find_emitted() { emitted_softmaxes_ = softmaxes(emit_roots()); }
 
-  // Exponentials that the emit would otherwise form anew. Those of the last phase are stored while it sweeps.
+  /// What a phase leaves for the emit in a scratch row: exp(x - anchor), or that times `a`.
+  struct Kept {
+    NodeId x, a;
+    bool operator==(const Kept&) const = default;
+  };
+
+  // What the emit would otherwise form anew from inputs that have left the near caches: exponentials of the
+  // last phase, and products with them that the phase forms for its means.
   void find_kept() {
     if (!region_.emit || region_.phases.empty()) return;
-    const std::set<NodeId> formed = phase_exponentials(region_.phases.size() - 1);
-    for (NodeId x : emitted_softmaxes_) {
-      if (formed.count(x) > 0) kept_.push_back(x);
+    const std::size_t last = region_.phases.size() - 1;
+    const std::set<NodeId> formed = phase_exponentials(last);
+    auto keep = [&](Kept k) {
+      if (std::find(kept_.begin(), kept_.end(), k) == kept_.end()) kept_.push_back(k);
+    };
+    for (NodeId basis : emit_roots()) {
+      const Node& n = c_.node(basis);
+      const NodeId x = softmax_of(basis);
+      const bool product = x != no_node && n.op == Op::zero_mul;
+      const auto& statistics = region_.phases[last].statistics;
+      const bool averaged =
+          product && std::any_of(statistics.begin(), statistics.end(), [&](NodeId id) {
+            return c_.node(id).op == Op::expect && c_.node(id).in[0] == x && c_.node(id).in[1] == n.in[1];
+          });
+      if (averaged) {
+        keep({x, n.in[1]});
+        continue;
+      }
+      for (NodeId argument : softmaxes({basis})) {
+        if (formed.count(argument) > 0) keep({argument, no_node});
+      }
     }
   }
   std::int64_t kept_stride() const { return (c_.spec.vocab + 63) / 64 * 64 + 64; }
@@ -352,8 +377,9 @@ class RegionGenerator {
         if (op != Op::anchor) accumulators_[id] = sweep.accumulator(kind);
       }
       if (k + 1 == r.region_.phases.size() && kept != nullptr) {
-        for (std::size_t i = 0; i < r.kept_.size(); ++i)
+        for (std::size_t i = 0; i < r.kept_.size(); ++i) {
           stores_.emplace_back(r.kept_[i], r.kept_address(kept, i));
+        }
       }
     }
 
@@ -378,8 +404,9 @@ class RegionGenerator {
             break;  // anchors are known
         }
       }
-      for (auto& [x, address] : stores_) {
-        store(c.b, DType::fp32, e.exponential(x), c.at(address, c.b.CreateShl(place.j, 2)));
+      for (auto& [k, address] : stores_) {
+        Value* v = k.a == no_node ? e.exponential(k.x) : e.weighted(k.x, k.a);
+        store(c.b, DType::fp32, v, c.at(address, c.b.CreateShl(place.j, 2)));
       }
     }
 
@@ -408,7 +435,7 @@ class RegionGenerator {
     const std::vector<NodeId>& statistics_;
     SweepOperands operands_;
     std::map<NodeId, Accumulator> accumulators_;
-    std::vector<std::pair<NodeId, Value*>> stores_;
+    std::vector<std::pair<Kept, Value*>> stores_;
   };
 
   // The body that writes the gradient.
@@ -418,7 +445,10 @@ class RegionGenerator {
       Codegen& c = r.c_;
       operands_ = r.operands(frame, r.emit_roots(), r.emitted_softmaxes_);
       if (kept != nullptr) {
-        for (std::size_t i = 0; i < r.kept_.size(); ++i) operands_.kept[r.kept_[i]] = r.kept_address(kept, i);
+        for (std::size_t i = 0; i < r.kept_.size(); ++i) {
+          const Kept& k = r.kept_[i];
+          operands_.kept[{k.x, k.a}] = r.kept_address(kept, i);
+        }
       }
       gradient_ = c.b.CreateLoad(c.ptr(), c.at(frame, r.gradient_slot()));
       std::int64_t i = 0;
@@ -625,7 +655,7 @@ class RegionGenerator {
   std::vector<NodeId> tensors_;
   std::map<std::string, std::int64_t> floats_;
   std::set<NodeId> emitted_softmaxes_;
-  std::vector<NodeId> kept_;
+  std::vector<Kept> kept_;
 };
 
 }  // namespace
