@@ -164,6 +164,8 @@ class Planner {
   void mark(NodeId id, std::set<NodeId>& set) {
     if (!set.insert(id).second) return;
     for (NodeId in : operands(id)) mark(in, set);
+    // A mean under a softmax divides by the sum of its exponentials.
+    if (node(id).op == Op::expect) mark(find_of(g(), Op::log_sum, node(id).in[0]), set);
   }
 
   void find_needed() {
@@ -177,17 +179,22 @@ class Planner {
     needed_.assign(all.begin(), all.end());
   }
 
+  // A value's epoch is the number of seams before it. A reduction over rows is known in the seam behind the
+  // last statistic that it reads; reductions that follow it without another statistic are steps of the same
+  // seam.
   void find_epochs() {
+    std::vector<int> last_statistic(epoch_.size(), -1);
     for (NodeId id : needed_) {  // increasing ids: operands first
-      int epoch = 0;
-      bool from_rows = is_statistic(g(), id);
+      int epoch = 0, last = -1;
       for (NodeId in : operands(id)) {
         epoch = std::max(epoch, epoch_[at(in)]);
-        from_rows = from_rows || from_rows_[at(in)];
+        last = std::max(last, last_statistic[at(in)]);
       }
-      if (ir::is_cross_reduction(node(id).op) && from_rows) ++epoch;
+      if (ir::is_cross_reduction(node(id).op)) epoch = std::max(epoch, last + 1);
+      if (is_statistic(g(), id)) last = std::max(last, epoch);
       epoch_[at(id)] = epoch;
-      from_rows_[at(id)] = from_rows;
+      last_statistic[at(id)] = last;
+      from_rows_[at(id)] = last >= 0;
     }
   }
 
@@ -310,6 +317,7 @@ class Planner {
       if (node(id).space == Space::rows && !is_statistic(g(), id)) continue;  // recomputed where it is used
       std::set<NodeId> leaves;
       for (NodeId in : operands(id)) collect_statistics(in, leaves);
+      if (node(id).op == Op::expect) leaves.insert(find_of(g(), Op::log_sum, node(id).in[0]));
       for (NodeId in : leaves) {
         if (outside(id, in)) stored.insert(in);
       }
@@ -385,8 +393,8 @@ class Planner {
       } else if (for_regions.count(id) > 0) {
         stage = epoch_[at(id)];
       }
-      if (results.count(id) > 0 && !ir::is_cross_reduction(n.op) && for_regions.count(id) == 0)
-        stage = epilogue;
+      // A row result is computed anew wherever it is used, and written when all its statistics are there.
+      if (results.count(id) > 0 && n.space == Space::rows) stage = epilogue;
       Step step;
       if (n.op == Op::segment_sum || n.op == Op::segment_min || n.op == Op::segment_max) {
         step.kind = Step::Kind::segment;
