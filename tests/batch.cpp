@@ -89,6 +89,7 @@ class Generator {
     if (form == BatchOptions::Segments::automatic) {
       form = random_() % 2 ? BatchOptions::Segments::ids : BatchOptions::Segments::cu_seqlens;
     }
+    batch_.segmented = true;
     batch_.segments = options_.segments;
     if (form == BatchOptions::Segments::cu_seqlens) {
       batch_.cu_seqlens.push_back(0);
@@ -104,7 +105,7 @@ class Generator {
     }
     const bool paired = std::any_of(spec_.children.begin(), spec_.children.end(),
                                     [](const Child& child) { return child.type == "dpo"; });
-    if (!paired) return;
+    if (!paired || batch_.segments == 0) return;
     for (std::int64_t i = 0; i < std::max<std::int64_t>(batch_.segments / 2, 1); ++i) {
       const std::int64_t chosen = below(random_, batch_.segments);
       batch_.pairs.push_back(

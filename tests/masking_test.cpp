@@ -51,12 +51,12 @@ TEST_CASE("V1: nothing counts") {
     options.segment_form = BatchOptions::Segments::ids;
   }
   const Batch batch = random_batch(spec, options, random);
-  CHECK(verify_both(spec, batch) == "");
+  CHECK(verify_everywhere(spec, batch) == "");
   for (const char* mode : {"accumulate", "in_place", "none"}) {
     LossCase other = spec;
     other.gradient_mode = mode;
     std::mt19937_64 again(1);
-    CHECK(verify_both(other, random_batch(other, options, again)) == "");
+    CHECK(verify_everywhere(other, random_batch(other, options, again)) == "");
   }
 }
 
@@ -75,7 +75,7 @@ TEST_CASE("V1: no pairs") {
   std::mt19937_64 random(2);
   Batch batch = random_batch(spec, {}, random);
   batch.pairs.clear();
-  CHECK(verify_both(spec, batch) == "");
+  CHECK(verify_everywhere(spec, batch) == "");
 }
 
 TEST_CASE("V2: most logits are -inf") {
@@ -124,7 +124,7 @@ TEST_CASE("V2: a teacher's -inf is a probability of 0") {
     Batch batch = random_batch(spec, {}, random);
     for (std::int64_t r = 0; r < batch.rows; ++r)
       batch.elements["teacher_logits"][at(r * 9 + r % 9)] = -infinity;
-    CHECK(verify_both(spec, batch) == "");
+    CHECK(verify_everywhere(spec, batch) == "");
   }
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("a label at -inf gives an infinite loss and the gradient p - onehot") 
     options.masked_fraction = options.ignored_fraction = 0;
     Batch batch = random_batch(spec, options, random);
     batch.logits_row(2)[batch.labels["labels"][2]] = -infinity;
-    CHECK(verify_both(spec, batch) == "");
+    CHECK(verify_everywhere(spec, batch) == "");
     Run run(spec, batch);
     CHECK(run.execution.value("loss") == std::numeric_limits<float>::infinity());
   }
@@ -178,7 +178,7 @@ TEST_CASE("V3: a NaN row stays where the mathematics keeps it") {
           // A * ratio is 0 where the advantage is, whatever the ratio: these rows shall have one.
           if (batch.row_values.count("advantages") != 0) batch.row_values["advantages"][at(row)] = 1;
         }
-        CHECK(verify_both(spec, batch) == "");
+        CHECK(verify_everywhere(spec, batch) == "");
       }
     }
   }
@@ -191,7 +191,7 @@ TEST_CASE("V3: NaN in a teacher or in a row tensor") {
   std::mt19937_64 random(60);
   Batch batch = random_batch(spec, options, random);
   batch.elements["teacher_logits"][12 * 4 + 7] = nan_value;
-  CHECK(verify_both(spec, batch) == "");
+  CHECK(verify_everywhere(spec, batch) == "");
 
   spec = losses({gspo(), cross_entropy()}, 12);
   options.segment_form = BatchOptions::Segments::ids;
@@ -200,7 +200,7 @@ TEST_CASE("V3: NaN in a teacher or in a row tensor") {
   batch.segment_ids[5] = 1;
   batch.row_values["old_logprobs"][5] = nan_value;
   batch.row_values["advantages"][5] = 2;
-  CHECK(verify_both(spec, batch) == "");
+  CHECK(verify_everywhere(spec, batch) == "");
 }
 
 }  // namespace

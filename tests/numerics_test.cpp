@@ -63,7 +63,7 @@ TEST_CASE("V6: the label's gradient keeps its digits where its probability nears
     const double right = -others / (std::exp(z) + others);
     const double ulp = 2 * half_ulp(DType::bf16, right);
     CHECK(std::abs(run.memory.gradient_at(0, 5) - right) <= ulp);
-    CHECK(verify_both(spec, batch) == "");
+    CHECK(verify_everywhere(spec, batch) == "");
   }
 }
 
@@ -109,27 +109,25 @@ TEST_CASE("V8: a ratio exactly on a clip bound keeps its gradient") {
     options.segment_form = BatchOptions::Segments::ids;
     std::mt19937_64 random(100);
     Batch batch = random_batch(spec, options, random);
-    for (const char* device : {"cpu", "interpreter"}) {
-      Run probe(spec, batch, device);
-      for (std::int64_t r = 0; r < batch.rows; ++r) {
-        batch.row_values["old_logprobs"][at(r)] = probe.memory.tensor("output.logprobs").get(r);
-      }
-      Run run(spec, batch, device);
-      INFO(device << ", sequence " << sequence);
-      // The interpreter's log-probabilities carry more digits than fp32 hands back.
-      if (std::string(device) != "cpu") continue;
-      CHECK(run.execution.value("metric.policy.ratio") == 1);
-      CHECK(run.execution.value("metric.policy.clip_fraction") == 0);
-      CHECK(run.execution.value("metric.policy.clip_fraction_band") == 0);
-      CHECK(run.execution.value("metric.policy.kl_k3") == 0);
-      // The gradient of an unclipped surrogate: the same as with wide bounds.
-      LossCase wide = spec;
-      wide.children[0].numbers = {{"epsilon_low", 0.5}, {"epsilon_high", 0.5}};
-      Run unclipped(wide, batch, device);
-      CHECK(run.memory.gradient().bits() == unclipped.memory.gradient().bits());
-      const std::vector<double> gradient = run.gradient();
-      CHECK(std::any_of(gradient.begin(), gradient.end(), [](double g) { return g != 0; }));
+    // Only fp32 arithmetic hands back all digits of its log-probabilities.
+    if (devices().front() != "cpu") return;
+    Run probe(spec, batch);
+    for (std::int64_t r = 0; r < batch.rows; ++r) {
+      batch.row_values["old_logprobs"][at(r)] = probe.memory.tensor("output.logprobs").get(r);
     }
+    Run run(spec, batch);
+    INFO("sequence " << sequence);
+    CHECK(run.execution.value("metric.policy.ratio") == 1);
+    CHECK(run.execution.value("metric.policy.clip_fraction") == 0);
+    CHECK(run.execution.value("metric.policy.clip_fraction_band") == 0);
+    CHECK(run.execution.value("metric.policy.kl_k3") == 0);
+    // The gradient of an unclipped surrogate: the same as with wide bounds.
+    LossCase wide = spec;
+    wide.children[0].numbers = {{"epsilon_low", 0.5}, {"epsilon_high", 0.5}};
+    Run unclipped(wide, batch);
+    CHECK(differing(run.memory.gradient().bits(), unclipped.memory.gradient().bits()) == 0);
+    const std::vector<double> gradient = run.gradient();
+    CHECK(std::any_of(gradient.begin(), gradient.end(), [](double g) { return g != 0; }));
   }
 }
 
@@ -148,7 +146,7 @@ TEST_CASE("V8: an advantage of 0 gives exactly 0, whatever the ratio") {
     Run run(spec, batch);
     CHECK(run.execution.value("loss") == 0);
     for (double g : run.gradient()) CHECK(g == 0);
-    CHECK(verify_both(spec, batch) == "");
+    CHECK(verify_everywhere(spec, batch) == "");
   }
 }
 
@@ -162,7 +160,7 @@ TEST_CASE("an overflowing ratio is clipped where the advantage is positive") {
   batch.row_values["advantages"][0] = 1.5;
   batch.row_values["old_logprobs"][1] = 2000;
   batch.row_values["advantages"][1] = -1.5;
-  CHECK(verify_both(spec, batch) == "");
+  CHECK(verify_everywhere(spec, batch) == "");
 }
 
 TEST_CASE("V9: GSPO over documents of 1, 2 and 4000 tokens in random order") {
@@ -198,7 +196,7 @@ TEST_CASE("V9: GSPO over documents of 1, 2 and 4000 tokens in random order") {
       batch.row_values["old_logprobs"][at(r)] = rounded(DType::fp32, -2.4 + 0.05 * double(r % 7));
     }
     if (reference(spec, batch).undecided) continue;
-    CHECK(verify_both(spec, batch) == "");
+    CHECK(verify_everywhere(spec, batch) == "");
   }
 }
 
@@ -224,6 +222,7 @@ TEST_CASE("V10: a combination is the sum of its children") {
         part.segment_ids.clear();
         part.cu_seqlens.clear();
         part.segments = 0;
+        part.segmented = false;
       }
       Run run(single, part);
       loss += run.execution.value("loss");
@@ -295,7 +294,7 @@ TEST_CASE("V13: temperature on the teacher, on both, and with its square") {
     const LossCase spec = losses({child}, 57);
     std::mt19937_64 random(160);
     const Batch batch = random_batch(spec, {}, random);
-    CHECK(verify_both(spec, batch) == "");
+    CHECK(verify_everywhere(spec, batch) == "");
     Run run(spec, batch);
     values.push_back(run.execution.value("loss"));
   }
@@ -325,8 +324,9 @@ TEST_CASE("V14: a child of weight 0 changes not one bit, whatever its loss is") 
     for (auto& [name, values] : batch.row_values) std::fill(values.begin(), values.end(), poison);
     Run poisoned(spec, batch);
     INFO(type << " " << poison);
-    CHECK(poisoned.memory.gradient().bits() == benign.memory.gradient().bits());
-    CHECK(poisoned.memory.gradient().bits() == reduced.memory.gradient().bits());
+    CHECK(differing(poisoned.memory.gradient().bits(), benign.memory.gradient().bits()) == 0);
+    CHECK(differing(poisoned.memory.gradient().bits(), reduced.memory.gradient().bits()) == 0);
+    CHECK(poisoned.execution.value("loss") == benign.execution.value("loss"));
     CHECK(poisoned.execution.value("loss") == reduced.execution.value("loss"));
     CHECK(std::isfinite(poisoned.execution.value("loss")));
     CHECK(verify(spec, batch) == "");
@@ -342,7 +342,7 @@ TEST_CASE("logits at the ends of the range") {
     batch.labels["labels"] = {0, 69, 33};
     batch.logits[0] = batch.logits[70 + 69] = rounded(dtype, 3e38);
     batch.logits[140 + 33] = 60000;
-    CHECK(verify_both(spec, batch) == "");
+    CHECK(verify_everywhere(spec, batch) == "");
   }
 }
 
@@ -388,7 +388,7 @@ TEST_CASE("an upstream gradient of 0 or below") {
   Batch batch = decided_batch(spec, options, random);
   batch.grad_scale[1] = 0;
   batch.grad_scale[2] = -2;
-  CHECK(verify_both(spec, batch) == "");
+  CHECK(verify_everywhere(spec, batch) == "");
 }
 
 TEST_CASE("scaled gradients reach the ends of fp16") {
@@ -399,7 +399,7 @@ TEST_CASE("scaled gradients reach the ends of fp16") {
   for (double scale : {0x1p17, 0x1p-18}) {
     Batch batch = random_batch(spec, {}, random);
     batch.grad_scale = {scale};
-    CHECK(verify_both(spec, batch) == "");
+    CHECK(verify_everywhere(spec, batch) == "");
   }
 }
 

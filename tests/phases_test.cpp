@@ -43,11 +43,15 @@ void check(std::vector<Child> children, DType dtype, const std::string& mode) {
   execution.run();
   CHECK(differences(spec, batch, reference(spec, batch), execution, memory) == std::vector<std::string>{});
   const std::vector<std::uint64_t> whole = result_bits(program, execution, memory);
-  const std::vector<std::uint64_t> gradient = memory.gradient().bits();
+  const auto gradient_bits = [&] {
+    return mode == "none" ? std::vector<std::uint64_t>{} : memory.gradient().bits();
+  };
+  const std::vector<std::uint64_t> gradient = gradient_bits();
 
   for (const Ranges& ranges : {Ranges{{0, 11}, {11, 12}, {12, 31}}, Ranges{{20, 31}, {0, 7}, {7, 20}},
                                Ranges{{0, 31}}, Ranges{{0, 16}, {16, 16}, {16, 31}}}) {
     for (const bool chunks : {true, false}) {
+      if (chunks && devices().front() == "interpreter") continue;  // it computes all rows at once
       INFO("first range " << ranges[0].first << ".." << ranges[0].second << ", chunks " << chunks);
       memory.reset();
       if (chunks) {
@@ -56,8 +60,8 @@ void check(std::vector<Child> children, DType dtype, const std::string& mode) {
         memory.bind(execution);
       }
       run_in_steps(execution, memory, batch.rows, ranges, chunks);
-      CHECK(result_bits(program, execution, memory) == whole);
-      CHECK(memory.gradient().bits() == gradient);
+      CHECK(differing(result_bits(program, execution, memory), whole) == 0);
+      CHECK(differing(gradient_bits(), gradient) == 0);
       CHECK(memory.damage() == std::vector<std::string>{});
     }
   }

@@ -33,8 +33,6 @@ void Evaluator::gradient() {
       for (std::size_t k = 0; k < vocab; ++k) {
         const double z = batch_.logits[at(r) * vocab + k];
         Bounded& sum = result_.gradient[at(r) * vocab + k];
-        // An infinite or undefined slope meets a gradient of 0 at a logit of -inf only, where the transform
-        // ends.
         sum = sum + (std::isnan(row[k].value) ? Bounded(nan_value)
                                               : row[k] * transform_logit(s.transform, z).slope);
       }

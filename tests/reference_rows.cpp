@@ -18,16 +18,17 @@ double weigh(double p, double v) {
 
 TransformedLogit transform_logit(const TransformKeys& keys, double z) {
   const double scale = keys.scale.value_or(1), temperature = keys.temperature.value_or(1);
-  if (z == -std::numeric_limits<double>::infinity()) return {z, 0};
   double u = z;
   Bounded slope = 1;
   if (keys.scale && !keys.cap_first) u *= scale;
   if (keys.softcap) {
+    // A raw -inf stays one after the cap; the cap's slope there is 0.
     const double c = *keys.softcap, t = std::tanh(u / c);
-    u = c * t;
+    u = std::isinf(z) && z < 0 ? z : c * t;
     // 1 - tanh^2 loses digits as tanh nears 1: the error of tanh (3 ulp, and that of its argument) stays
     // absolute.
-    const Bounded tanh_value(t, 6 * unit * std::abs(t) + 3 * unit * std::abs(z / c) * (1 - t * t));
+    const Bounded tanh_value(
+        t, 6 * unit * std::abs(t) + (t * t < 1 ? 3 * unit * std::abs(z / c) * (1 - t * t) : 0));
     slope = Bounded(1) - tanh_value * tanh_value;
   }
   if (keys.scale && keys.cap_first) u *= scale;

@@ -89,6 +89,25 @@ std::vector<std::string> differences(const LossCase& spec, const Batch& batch, c
   return all;
 }
 
+const std::vector<std::string>& devices() {
+  static const std::vector<std::string> names = [] {
+    LossCase spec;
+    spec.vocab = 2;
+    spec.children.push_back({.name = "ce", .type = "cross_entropy"});
+    std::vector<std::string> found;
+    for (const char* device : {"cpu", "interpreter"}) {
+      try {
+        compile(spec, device);
+        found.emplace_back(device);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::unsupported) throw;
+      }
+    }
+    return found;
+  }();
+  return names;
+}
+
 Program compile(const LossCase& spec, const std::string& device) {
   CompileOptions options;
   options.device = device;
@@ -107,8 +126,10 @@ std::string verify(const LossCase& spec, const Batch& batch, const MemoryOptions
                      fmt::join(found, "\n"), spec.to_json());
 }
 
-std::string verify_both(const LossCase& spec, const Batch& batch) {
-  return verify(spec, batch) + verify(spec, batch, {}, "interpreter");
+std::string verify_everywhere(const LossCase& spec, const Batch& batch) {
+  std::string report;
+  for (const std::string& device : devices()) report += verify(spec, batch, {}, device);
+  return report;
 }
 
 Run::Run(const LossCase& spec, const Batch& batch, const std::string& device, const MemoryOptions& layout)
@@ -130,8 +151,17 @@ std::string verify_random(const LossCase& spec, const BatchOptions& options, std
   const Batch batch = decided_batch(spec, options, random);
   std::string report = verify(spec, batch, memory);
   constexpr std::int64_t small = 1 << 14;
-  if (batch.rows * batch.vocab <= small) report += verify(spec, batch, memory, "interpreter");
+  for (std::size_t i = 1; i < devices().size() && batch.rows * batch.vocab <= small; ++i) {
+    report += verify(spec, batch, memory, devices()[i]);
+  }
   return report;
+}
+
+std::size_t differing(const std::vector<std::uint64_t>& a, const std::vector<std::uint64_t>& b) {
+  if (a.size() != b.size()) return std::max(a.size(), b.size());
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) count += a[i] != b[i];
+  return count;
 }
 
 std::vector<std::uint64_t> result_bits(const Program& program, const Execution& execution,
