@@ -1,6 +1,5 @@
 #include "ir/simplify.h"
 
-#include <algorithm>
 #include <map>
 #include <set>
 
@@ -239,20 +238,17 @@ class Simplifier {
         sum.add(1, scaled(g(), rebuild(coefficient), whole(part)));
       }
     };
-    // Row factors that are no constants come out through the linear form; without any, the sum is reduced as
-    // one.
-    const std::vector<DenseTerm> terms = linear_form(old_, a);
-    const bool constant_factors = std::all_of(terms.begin(), terms.end(), [&](const DenseTerm& t) {
-      return old_.node(t.coefficient).op == Op::constant;
-    });
-    if (constant_factors) {
-      add_reduced(1, expand(a), no_node);
-    } else {
-      for (const DenseTerm& term : terms) {
-        const bool constant = old_.node(term.coefficient).op == Op::constant;
-        const double factor = constant ? old_.node(term.coefficient).value : 1;
-        add_reduced(factor, expand(term.basis), constant ? no_node : term.coefficient);
-      }
+    // A sum of softmax arguments keeps together, relative to their anchors. In other sums row factors come
+    // out, through the linear form.
+    const Affine whole_sum = expand(a);
+    if (!whole_sum.anchors.empty()) {
+      add_reduced(1, whole_sum, no_node);
+      return sum;
+    }
+    for (const DenseTerm& term : linear_form(old_, a)) {
+      const bool constant = old_.node(term.coefficient).op == Op::constant;
+      const double factor = constant ? old_.node(term.coefficient).value : 1;
+      add_reduced(factor, expand(term.basis), constant ? no_node : term.coefficient);
     }
     return sum;
   }
