@@ -60,9 +60,12 @@ class Generator {
       const std::string name = child.input("labels");
       if (!name.empty() && (options_.labels || (needs && !optional))) names.insert(name);
     }
-    const bool block =
-        !spec_.outputs.empty() || std::any_of(spec_.metrics.begin(), spec_.metrics.end(),
-                                              [](const auto& m) { return m.find('.') == m.npos; });
+    const auto of_block = [](const std::string& name) { return name.find('.') == name.npos; };
+    const auto of_batch = [](const std::string& name) {
+      return name.starts_with("entropy") || name.starts_with("token_accuracy");
+    };
+    const bool block = std::any_of(spec_.outputs.begin(), spec_.outputs.end(), of_block) ||
+                       std::any_of(spec_.metrics.begin(), spec_.metrics.end(), of_batch);
     if (block && options_.labels) names.insert("labels");
     for (const std::string& name : names) {
       auto& labels = batch_.labels[name];
