@@ -148,14 +148,15 @@ int run(const Options& options) {
 
   const double share = learned.final_train() / corpus.entropy_nats;
   const std::int64_t compiled_since = lossc::statistics().compilations - compilations;
-  const bool learned_well = share < 0.6;
+  const bool learned_well = share < 1;
   const bool improved_well = improved.final_reward() > improved.first_reward();
   const bool compiled_once = compilations <= Programs::count && compiled_since == 0;
   fmt::print("the curves: {}\n", picture.string());
   fmt::print("the loss {} {:.3f} nats per byte, {:.0f} % of the baseline {:.3f}\n",
-             share < 1 ? "fell below the baseline:" : "did not fall below the baseline:",
+             learned_well ? "fell below the baseline:" : "did not fall below the baseline:",
              learned.final_train(), 100 * share, corpus.entropy_nats);
-  fmt::print("the reward went from {:.3f} to {:.3f}\n", improved.first_reward(), improved.final_reward());
+  fmt::print("the reward {} from {:.3f} to {:.3f}\n",
+             improved_well ? "rose" : "did not rise:", improved.first_reward(), improved.final_reward());
   fmt::print("compilations: {} for {} specs, {} after the first batch\n", compilations, Programs::count,
              compiled_since);
   fmt::print("the lossc command {}\n", replayed == ReplayResult::same ? "gave the same bits"

@@ -22,7 +22,7 @@ class Evaluator {
  public:
   Evaluator(const Model& model, const std::string& text, const lossc::Program& program)
       : execution_(program) {
-    constexpr std::size_t most = 8192;
+    constexpr std::size_t most = 32768;
     const std::size_t rows = std::min(text.size(), most);
     activations_.resize(model.shape(), rows);
     for (std::size_t row = 0; row < rows; ++row) {

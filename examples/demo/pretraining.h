@@ -13,7 +13,7 @@
 namespace demo {
 
 struct PretrainingOptions {
-  int steps = 900, warmup = 100, evaluate_every = 50;
+  int steps = 900, warmup = 100, evaluate_every = 75;
   std::size_t rows = 1024;  ///< Bytes predicted in a step.
   double learning_rate = 4e-3, weight_decay = 1.0;
 };

@@ -49,11 +49,17 @@ void Progress::update(int done, const std::string& note) {
 
 void Progress::draw() {
   const double share = static_cast<double>(done_) / total_;
-  const int width = std::max(10, console_.width - 70), full = static_cast<int>(share * width);
+  const double left = share > 0 ? seconds() * (1 - share) / share : 0;
+  const std::string before = fmt::format("  {} ", title_);
+  std::string after = fmt::format(" {:3.0f} %  {}  {:.0f} s left", 100 * share, note_, left);
+  // One column stays free: a full line would wrap and could not be redrawn.
+  const int room = console_.width - 1 - static_cast<int>(before.size());
+  after.resize(std::min(after.size(), static_cast<std::size_t>(std::max(room, 0))));
+  const int width = std::min(room - static_cast<int>(after.size()), 40);
+  const int full = static_cast<int>(share * width);
   std::string bar;
   for (int i = 0; i < width; ++i) bar += console_.unicode ? (i < full ? "█" : "░") : (i < full ? "#" : ".");
-  const double left = share > 0 ? seconds() * (1 - share) / share : 0;
-  fmt::print("\r\033[K  {} {} {:3.0f} %  {}  {:.0f} s left", title_, bar, 100 * share, note_, left);
+  fmt::print("\r\033[K{}{}{}", before, bar, after);
   std::fflush(stdout);
   drawn_ = Clock::now();
 }
