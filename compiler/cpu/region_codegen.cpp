@@ -244,7 +244,8 @@ class RegionGenerator {
       for (const ir::DenseTerm& t : c_.plan.loss.dense) {
         Value* coefficient = rows.value(t.coefficient);
         if (const NodeId x = softmax_of(t.basis); x != no_node) {
-          coefficient = b_.CreateFMul(coefficient, load_slot(frame, key('i', x)));
+          // A softmax of which the row counts for no child may have no finite sum.
+          coefficient = c_.zero_mul(coefficient, load_slot(frame, key('i', x)));
         }
         store_slot(frame, key('c', static_cast<std::int64_t>(i++)), coefficient);
       }
@@ -336,7 +337,7 @@ class RegionGenerator {
     Value* frame = f->getArg(0);
     const std::set<NodeId> arguments = anchors_of(k);
     const std::vector<NodeId> roots(arguments.begin(), arguments.end());
-    const SweepOperands o = operands(frame, roots, {});
+    const SweepOperands o = operands(frame, roots, softmaxes(roots));
     SweepLoop sweep(c_, c_.spec.vocab, c_.target.unroll);
     std::vector<Accumulator> maxima;
     for (std::size_t i = 0; i < roots.size(); ++i)
