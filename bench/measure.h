@@ -22,9 +22,9 @@ struct Options {
 };
 
 /// For every dtype, vocabulary and case one JSON object: case, dtype, vocab, rows, seconds, gb_per_s, ratio
-/// {median, min, max}, target (null: none), disturbed, copy {kernel, seconds, gb_per_s}. Prints a line for
-/// each unless options.json. With `copy_only` nothing of lossc but its number of threads is used, and every
-/// copy kernel is listed.
+/// {median, min, max}, ratio_of_best, target (null: none), disturbed, copy {kernel, seconds, gb_per_s}.
+/// Prints a line for each unless options.json. With `copy_only` nothing of lossc but its number of threads is
+/// used, and every copy kernel is listed.
 nlohmann::json measure(const Options& options, bool copy_only);
 
 }  // namespace lossc::bench

@@ -113,9 +113,12 @@ class Describer {
     }
   }
 
+  // The values, each group of them after the helpers that it needs. A leaf has no line.
   std::vector<Line> lines(const std::vector<NodeId>& ids) {
-    std::vector<Line> list;
-    for (NodeId id : ids) list.push_back(names_.line(id));
+    std::vector<Line> list = names_.operands(ids);
+    for (NodeId id : ids) {
+      if (names_.named(id)) list.push_back(names_.line(id));
+    }
     return list;
   }
 
@@ -132,7 +135,6 @@ class Describer {
       d.kind = step.kind == Step::Kind::map ? "map" : step.kind == Step::Kind::reduce ? "reduce" : "segment";
       d.space = g().space_name(step.domain);
       d.map = step.map;
-      d.where = names_.operands(step.values);
       d.values = lines(step.values);
       for (const auto* results : {&plan_.loss.scalars, &plan_.loss.rows}) {
         for (const ir::NamedNode& result : *results) {
@@ -160,12 +162,12 @@ class Describer {
     RegionDescription d;
     d.reads = texts(region.reads);
     for (NodeId in : region.reads) d.bytes_per_row += bytes_of(in);
-    d.where = names_.operands(region.picks);
     d.picks = lines(region.picks);
     for (const Phase& phase : region.phases) {
-      PhaseDescription p;
-      p.where = names_.operands(phase.statistics);
-      p.statistics = lines(phase.statistics);
+      std::vector<NodeId> anchors, others;
+      for (NodeId id : phase.statistics) (g().node(id).op == Op::anchor ? anchors : others).push_back(id);
+      PhaseDescription p{lines(anchors)};
+      for (Line& line : lines(others)) p.statistics.push_back(std::move(line));
       d.phases.push_back(std::move(p));
     }
     if (region.emit) emit(d);

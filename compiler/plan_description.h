@@ -11,21 +11,18 @@ namespace lossc {
 
 struct StepDescription {
   std::string kind, space, map;  // "map", "reduce", "segment"
-  std::vector<Line> where;       // what its values have in common
-  std::vector<Line> values;
+  std::vector<Line> values;      // with their helpers
 };
 
 struct PhaseDescription {
-  std::vector<Line> where;
-  std::vector<Line> statistics;
+  std::vector<Line> statistics;  // with their helpers; anchors first, as they are known before the sweep
 };
 
 struct RegionDescription {
   std::string name;
   std::vector<std::string> reads,
       writes;               // tensors of the logits' shape; to accumulate reads the gradient too
-  std::vector<Line> where;  // what its picks are made of
-  std::vector<Line> picks;
+  std::vector<Line> picks;  // with their helpers
   std::vector<PhaseDescription> phases;
   bool emits = false;
   std::vector<Line> emit_where;  // what the gradient's terms are made of

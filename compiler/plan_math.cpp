@@ -106,6 +106,8 @@ class Mathematics {
         return g_.all_reduce(a, old_.symbol(n.symbol));
       case Op::add:
         return sum(a, b);
+      case Op::sub:
+        return sum(a, g_.apply(Op::neg, b));
       case Op::mul:
       case Op::zero_mul:
         return product(a, b);
@@ -117,6 +119,8 @@ class Mathematics {
   bool is(NodeId id, Op op) const { return g_.node(id).op == op; }
 
   NodeId sum(NodeId a, NodeId b) {
+    if (g_.is_constant(a, 0)) return b;
+    if (g_.is_constant(b, 0)) return a;
     if (is(a, Op::neg)) std::swap(a, b);
     if (a == b) return product(g_.constant(2), a);
     if (!is(b, Op::neg)) return g_.apply(Op::add, a, b);
@@ -165,9 +169,8 @@ class Mathematics {
       if (ir::is_sweep_reduction(op) || ir::is_cross_reduction(op)) names.prefer(id);
     }
     std::string text =
-        "For a row that counts, with its label and segment in range; p, logits, ... are those of element k, "
-        "and\n"
-        "0 times anything is 0. A row that does not count for a child has no gradient of it.\n";
+        "For rows that count, labels and segments in range; p, logits, ... are those of element k; 0 times\n"
+        "anything is 0. A row that does not count for a child has no gradient of it.\n";
     for (const Derivative& d : all) {
       text += fmt::format("\n{} =\n", d.title);
       if (d.terms.empty()) text += "    0\n";

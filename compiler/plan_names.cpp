@@ -60,7 +60,7 @@ std::vector<NodeId> PlanNames::reached() const {
 }
 
 void PlanNames::bind(NodeId id, std::string_view name) {
-  if (names_.count(id) > 0) return;
+  if (named(id) || is_leaf(graph_.node(id).op)) return;
   std::string unique(name);
   for (int number = 2; !taken_.insert(unique).second; ++number) unique = fmt::format("{}{}", name, number);
   names_[id] = std::move(unique);
@@ -168,7 +168,7 @@ std::vector<Line> PlanNames::operands(const std::vector<NodeId>& ids) {
   }
   std::vector<Line> lines;
   const auto give_line = [&](NodeId id) {
-    Line line{"", definition(id)};
+    Line line{"", definition(id), true};
     const auto wanted = preferred_.find(id);
     if (wanted != preferred_.end() && !wanted->second.empty()) bind(id, wanted->second);
     bind(id);

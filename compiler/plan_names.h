@@ -17,6 +17,7 @@ namespace lossc {
 /// `name = text`; a value that is its own name (`logits[labels]`) has no text.
 struct Line {
   std::string name, text;
+  bool helper = false;  ///< Not a value of its own, but part of the lines that follow.
   std::string joined() const { return text.empty() ? name : name + " = " + text; }
 };
 
@@ -25,7 +26,7 @@ class PlanNames {
   /// `roots` are the values that will be printed: what several of them use gets a line of its own.
   PlanNames(const ir::Graph& graph, const std::vector<ir::NodeId>& roots);
 
-  /// The node has this name from now on, or `name2`, `name3`, ... where it is taken.
+  /// The node, unless it is a leaf, has this name from now on, or `name2`, `name3`, ... where it is taken.
   void bind(ir::NodeId id, std::string_view name);
   /// The same with a name by what the node is: m, s, p for the anchor, log_sum and softmax of a student, N
   /// for a count of rows, r1, r2, ... for values of rows, ...

@@ -36,6 +36,14 @@ Json joined(const std::vector<Line>& lines) {
   return list;
 }
 
+// Values and what they are made of, apart.
+void put_lines(Json& json, const char* name, const std::vector<Line>& lines) {
+  Json where = Json::array(), values = Json::array();
+  for (const Line& line : lines) (line.helper ? where : values).push_back(line.joined());
+  json["where"] = where;
+  json[name] = values;
+}
+
 Json number_json(const Number& number) {
   return {{"value", number.value}, {"parameter", number.parameter}};
 }
@@ -81,33 +89,32 @@ Json spec_json(const Spec& spec) {
 Json steps_json(const std::vector<StepDescription>& steps) {
   Json list = Json::array();
   for (const StepDescription& step : steps) {
-    list.push_back({{"kind", step.kind},
-                    {"space", step.space},
-                    {"map", step.map.empty() ? Json() : Json(step.map)},
-                    {"where", joined(step.where)},
-                    {"values", joined(step.values)}});
+    Json json{
+        {"kind", step.kind}, {"space", step.space}, {"map", step.map.empty() ? Json() : Json(step.map)}};
+    put_lines(json, "values", step.values);
+    list.push_back(json);
   }
   return list;
 }
 
 Json region_json(const RegionDescription& region) {
   Json json{{"name", region.name}, {"reads", region.reads}, {"writes", region.writes}};
-  Json where = joined(region.where);
-  json["picks"] = joined(region.picks);
+  put_lines(json, "picks", region.picks);
   json["phases"] = Json::array();
   for (const PhaseDescription& phase : region.phases) {
-    for (const Json& line : joined(phase.where)) where.push_back(line);
-    json["phases"].push_back({{"statistics", joined(phase.statistics)}});
+    Json& list = json["phases"];
+    list.push_back(Json::object());
+    put_lines(list.back(), "statistics", phase.statistics);
   }
   json["emit"] = nullptr;
   if (region.emits) {
+    json["emit_where"] = joined(region.emit_where);
     json["emit"] = Json::array();
     for (const auto& term : region.dense) {
       json["emit"].push_back(fmt::format("{} * {}", term.coefficient, term.basis));
     }
     for (const Line& line : region.sparse) json["emit"].push_back(line.joined());
   }
-  json["where"] = where;
   json["stored"] = region.stored;
   json["bytes_per_row"] = region.bytes_per_row;
   return json;
@@ -195,7 +202,7 @@ class TextPrinter {
 
   void rows(const Plan& plan, const PlanDescription& d) {
     put("\nrows\n");
-    lines(d.rows, 2);
+    lines(d.rows, 0);
     put("  read where {}", d.active);
     if (plan.gradient != GradientMode::none) put(", gradient where {}", d.live);
     if (d.bad != "false") put(", NaN where {}", d.bad);
@@ -207,13 +214,12 @@ class TextPrinter {
     put("\n{}\n", title);
     for (const StepDescription& step : list) {
       if (step.kind == "segment") {
-        put("  sums along {}\n", step.map);
+        put("  along {}\n", step.map);
       } else if (step.kind == "reduce") {
         put("  reduce {}\n", step.space);
       } else {
         put("  map {}\n", step.space);
       }
-      lines(step.where, 6);
       lines(step.values, 4);
     }
   }
@@ -222,14 +228,12 @@ class TextPrinter {
     put("\n{}: read {}", r.name, r.reads.empty() ? "nothing" : fmt::format("{}", fmt::join(r.reads, ", ")));
     if (!r.writes.empty()) put("; write {}", fmt::join(r.writes, ", "));
     put("; {} bytes a row\n", grouped(r.bytes_per_row));
-    lines(r.where, 2);
     if (!r.picks.empty()) {
       put("  pick\n");
       lines(r.picks, 4);
     }
     for (std::size_t i = 0; i < r.phases.size(); ++i) {
       put("  phase {}\n", i + 1);
-      lines(r.phases[i].where, 6);
       lines(r.phases[i].statistics, 4);
     }
     if (!r.stored.empty()) put("  store {}\n", fmt::join(r.stored, ", "));
@@ -242,22 +246,25 @@ class TextPrinter {
     fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
   }
 
-  // Equal signs below each other.
+  // Equal signs below each other; helpers stand to the right of the values.
   void lines(const std::vector<Line>& list, std::size_t indent) {
-    std::size_t width = 0;
-    for (const Line& line : list) width = std::max(width, line.text.empty() ? 0 : line.name.size());
+    const auto margin = [&](const Line& line) { return indent + (line.helper ? 2 : 0); };
+    std::size_t column = 0;
+    for (const Line& line : list) {
+      if (!line.text.empty()) column = std::max(column, margin(line) + line.name.size());
+    }
     for (const Line& line : list) {
       if (line.text.empty()) {
-        put("{:{}}{}\n", "", indent, line.name);
+        put("{:{}}{}\n", "", margin(line), line.name);
       } else {
-        put("{:{}}{:<{}} = {}\n", "", indent, line.name, width, line.text);
+        put("{:{}}{:<{}} = {}\n", "", margin(line), line.name, column - margin(line), line.text);
       }
     }
   }
 
   void emit(const RegionDescription& r) {
     put("  emit\n");
-    lines(r.emit_where, 6);
+    lines(r.emit_where, 4);
     std::size_t width = 8;
     for (const Line& line : r.sparse) width = std::max(width, line.name.size());
     std::size_t coefficient = 0;

@@ -119,6 +119,8 @@ class GraphBuilder {
       } else if (reduction == "sequence_sum_mean") {
         total = sum(c.segment_sum(child.value)) / at_least_one(c.sequence_count());
       }
+      // A row with a bad segment id is in no segment, yet its child is NaN.
+      if (counts_by_segment(spec, definition)) total = total + sum(row_value(c, constant(0)));
     } else if (domain == Space::segments) {
       Expr n = c.segment_count();
       child.value = select(n > 0.0, raw, 0.0);

@@ -289,9 +289,13 @@ Expr ChildContext::segment_count() {
 Expr ChildContext::segment_mean(Expr rows) {
   // label_counts: the labelled tokens of the row's whole document, when a document is split over batches.
   Graph& g = shared_.graph();
-  Expr document = shared_.wrap(g.optional_input("label_counts", Space::rows, Kind::real, -1));
-  Expr whole = shared_.wrap(g.along(Op::segment_max, select(counts(), document, -1.0).node(), "segment_ids"));
-  Expr length = select(whole > 0.0, whole, max(segment_count(), 1.0));
+  Expr length = max(segment_count(), 1.0);
+  if (const auto name = tensor_name("label_counts")) {
+    Expr document = shared_.wrap(g.optional_input(*name, Space::rows, Kind::real, -1));
+    Expr whole =
+        shared_.wrap(g.along(Op::segment_max, select(counts(), document, -1.0).node(), "segment_ids"));
+    length = select(whole > 0.0, whole, length);
+  }
   return segment_sum(rows) / length;
 }
 

@@ -127,6 +127,7 @@ void Batch::count_rows(const Program::Impl& program, const TensorMap& bound) {
 void Batch::find_segments(const Program::Impl& program, const TensorMap& bound) {
   segments_ = 0;
   identity_order_ = false;
+  indices_.erase("segment_ids");
   const TensorView* cu = find(bound, "cu_seqlens");
   const TensorView* ids = find(bound, "segment_ids");
   bool needed = false;
@@ -385,7 +386,8 @@ void Batch::bind_slot(const Program::Impl& program, const TensorMap& bound, std:
     refuse(fmt::format("tensor \"{}\" is {}; {} is allowed", slot.name, view->describe(),
                        slot.dtype == DType::u8 ? "bool or u8" : dtype_name(slot.dtype)));
   }
-  const bool per_segment = program.advantage_names.count(slot.name) > 0 && slot.space == Space::rows &&
+  const bool per_segment = indices_.count("segment_ids") > 0 &&
+                           program.advantage_names.count(slot.name) > 0 && slot.space == Space::rows &&
                            view->shape.size() == 1 && view->shape[0] == segments_ && segments_ != rows_;
   if (per_segment) {
     const Strided source = row_tensor(slot.name, *view, segments_);

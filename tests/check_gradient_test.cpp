@@ -67,6 +67,54 @@ TEST_CASE("the gradients of the ready specs agree with differences", "[check_gra
   CHECK(specs >= 7);
 }
 
+TEST_CASE("every option, reduction and transform has the derivative of its value", "[check_gradient]") {
+  const char* logits[] = {
+      R"({"dtype": "fp32", "vocab": 11})",
+      R"({"dtype": "fp32", "vocab": 11, "scale": 0.7, "softcap": 3, "temperature": 1.3})",
+      R"({"dtype": "fp32", "vocab": 11, "scale": 1.7, "softcap": 4, "order": "cap_first"})",
+      R"({"dtype": "fp32", "vocab": 1})",
+  };
+  const char* children[] = {
+      R"("type": "cross_entropy", "label_smoothing": 0.1)",
+      R"("type": "cross_entropy", "softcap": 2.5, "weight": 0.5)",
+      R"("type": "z_loss", "weight": 0.01)",
+      R"("type": "z_loss", "inputs": {"labels": null})",
+      R"("type": "entropy", "direction": "minimize", "temperature": 0.8)",
+      R"("type": "distillation", "divergence": "cross_entropy", "teacher_temperature": 2)",
+      R"("type": "distillation", "divergence": "forward_kl", "temperature": 2, "temperature_squared": true)",
+      R"("type": "distillation", "divergence": "reverse_kl", "teacher_scale": 0.5, "teacher_softcap": 3)",
+      R"("type": "grpo", "epsilon_low": 0.1)",
+      R"("type": "gspo", "epsilon_low": 0.2, "epsilon_high": 0.2)",
+      R"("type": "gspo")",
+      R"("type": "dpo", "beta": 0.3)",
+  };
+  const char* reductions[] = {"sum", "sequence_mean", "sequence_sum_mean", R"(divisor", "divisor": "$n)"};
+  int checked = 0;
+  std::uint64_t seed = 100;
+  for (const char* block : logits) {
+    for (const std::string child : children) {
+      for (const std::string reduction : reductions) {
+        const bool of_pairs = child.find("dpo") != std::string::npos;
+        if (of_pairs && reduction.starts_with("sequence")) continue;
+        const std::string params = reduction.starts_with("divisor") ? R"("params": {"n": 7}, )" : "";
+        const std::string text = R"({"version": 1, "logits": )" + std::string(block) + ", " + params +
+                                 R"("losses": {"a": {)" + child + R"(, "reduction": ")" + reduction +
+                                 R"("}, "z": {"type": "z_loss", "weight": 0.1}}})";
+        INFO(text);
+        const Spec spec = Spec::parse(text);
+        EvaluationInputs inputs =
+            lossc::ir::random_inputs(spec, LossRegistry::builtin(), {.rows = 7, .seed = ++seed});
+        inputs.tensors["grad_scale"] = {1, 0.5, -2, 3, 0, 1.5, 0.25};
+        const GradientCheck check = lossc::check_gradient(spec, LossRegistry::builtin(), inputs);
+        INFO(report(check));
+        CHECK(check.passed());
+        ++checked;
+      }
+    }
+  }
+  CHECK(checked == 4 * (11 * 4 + 2));
+}
+
 TEST_CASE("a derivative that is wrong in the sixth digit does not pass", "[check_gradient]") {
   const Spec spec = spec_of(R"({"ce": {"type": "cross_entropy"}, "z": {"type": "z_loss", "weight": 0.5}})");
   const EvaluationInputs inputs = lossc::ir::random_inputs(spec, LossRegistry::builtin());

@@ -27,6 +27,13 @@ struct Rail {
   int x = 0, top = 0, bottom = 0;
 };
 
+// The tensors that a region reads, but for the gradient that it adds to.
+std::vector<std::string> inputs_of(const Json& region) {
+  std::vector<std::string> names = lines_of(member(region, "reads"));
+  std::erase(names, "grad_logits");
+  return names;
+}
+
 // What a step does, in words.
 std::string step_words(const Json& step) {
   const std::string kind = text_of(member(step, "kind")), space = text_of(member(step, "space"));
@@ -65,7 +72,7 @@ class Drawing {
  private:
   void find_rails() {
     for (const Json& region : member(plan_, "regions")) {
-      for (const std::string& name : lines_of(member(region, "reads"))) {
+      for (const std::string& name : inputs_of(region)) {
         if (std::none_of(rails_.begin(), rails_.end(), [&](const Rail& r) { return r.name == name; })) {
           rails_.push_back({name, 0, 0, 0});
         }
@@ -216,16 +223,16 @@ class Drawing {
     put_heading(content, fmt::format("Region {}", index), "one kernel over the rows" + note);
     const Json& phases = member(region, "phases");
     put_names(content, "single elements", lines_of(member(region, "picks")));
-    if (!phases.empty()) put_list(content, "where", {}, lines_of(member(region, "where")));
     std::size_t sweep = 0;
     for (const Json& phase : phases) {
       put_list(content, phases.size() == 1 ? "sweep over the vocabulary" : fmt::format("sweep {}", ++sweep),
-               lines_of(phase));
+               lines_of(phase), lines_of(member(phase, "where")));
     }
     put_names(content, "kept for each row", lines_of(member(region, "stored")));
+    put_list(content, "where", {}, lines_of(member(region, "where")));
 
     int arrow = top + 26;
-    const std::vector<std::string> reads = lines_of(member(region, "reads"));
+    const std::vector<std::string> reads = inputs_of(region);
     for (Rail& rail : rails_) {
       if (std::find(reads.begin(), reads.end(), rail.name) == reads.end()) continue;
       rail.bottom = arrow;
@@ -251,6 +258,9 @@ class Drawing {
     content.height += 10;
     const int place = content.height + line_height / 2 + 4;
     put(content, "label emit", 0, "gradient, the sum of");
+    for (const std::string& line : lines_of(member(region, "emit_where"))) {
+      put_formula(content, line, 14, "code quiet");
+    }
     if (!emit.is_boolean()) {
       for (const std::string& line : lines_of(emit)) put_formula(content, line, 14);
     }
@@ -285,7 +295,7 @@ struct Pass {
 
 std::vector<Pass> passes_of(const Json& plan, const Json& region) {
   std::vector<Pass> passes;
-  for (const std::string& name : lines_of(member(region, "reads"))) passes.push_back({"read", name});
+  for (const std::string& name : inputs_of(region)) passes.push_back({"read", name});
   for (const std::string& name : lines_of(member(region, "writes"))) {
     if (name != "grad_logits") continue;
     if (text_of(member(plan, "gradient_mode")) == "accumulate") passes.push_back({"read", name});

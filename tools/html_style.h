@@ -34,7 +34,7 @@ code, pre, .mono { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaV
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 12px 16px; }
 .tile .what { color: var(--soft); font-size: 13px; }
 .tile .value { font-size: 25px; font-weight: 650; letter-spacing: -0.02em; font-variant-numeric: tabular-nums; }
-.tile .value small { font-size: 14px; font-weight: 500; color: var(--soft); letter-spacing: 0; }
+.tile .value small { display: block; font-size: 14px; line-height: 1.3; font-weight: 500; color: var(--soft); letter-spacing: 0; }
 .meter { height: 6px; border-radius: 3px; background: var(--quiet); margin-top: 8px; overflow: hidden; }
 .meter i { display: block; height: 100%; background: var(--gradient); }
 .meter i.over { background: var(--seam); }

@@ -6,6 +6,7 @@
 #include "ir/spec_parameters.h"
 #include "lossc/loss.h"
 #include "tools/console.h"
+#include "tools/html_text.h"
 #include "tools/verbs.h"
 
 namespace lossc::cli {
@@ -107,7 +108,11 @@ void print_markdown(const std::vector<const LossDefinition*>& losses) {
 void print_text(const std::vector<const LossDefinition*>& losses) {
   std::string text;
   const auto line = [&](std::string_view label, std::string_view what) {
-    if (!what.empty() && what != "-") text += fmt::format("  {:<10} {}\n", label, what);
+    if (what.empty() || what == "-") return;
+    for (const std::string& part : wrap(what, 96, 100)) {
+      text += fmt::format("  {:<10} {}\n", label, part);
+      label = "";
+    }
   };
   for (const LossDefinition* loss : losses) {
     if (!text.empty()) text += '\n';

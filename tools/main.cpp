@@ -1,10 +1,14 @@
 // The lossc command: one verb a file beside this one.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
+#include <vector>
 
+#include "ir/names.h"
 #include "lossc/error.h"
 #include "tools/console.h"
 #include "tools/verbs.h"
@@ -24,6 +28,21 @@ std::string called(const CLI::App& app) {
   return verbs.empty() ? "lossc" : "lossc " + verbs.front()->get_name();
 }
 
+// What stands first is a verb or an option.
+void check_verb(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    verbs.push_back(verb->get_name());
+  }
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (first.starts_with('-') || std::find(verbs.begin(), verbs.end(), first) != verbs.end()) return;
+  const std::string found =
+      first.empty() ? "a verb is missing" : "there is no verb " + lossc::ir::in_quotes(first);
+  throw lossc::Error(lossc::ErrorCode::invalid_argument,
+                     fmt::format("{}{}; verbs: {}\nTry: lossc --help", found,
+                                 lossc::ir::did_you_mean(first, verbs), lossc::ir::comma_list(verbs)));
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Compiles language-model head losses from a JSON spec: plans, runs and checks them.", "lossc");
   app.set_version_flag("--version", "lossc " LOSSC_VERSION);
@@ -38,12 +57,12 @@ int run(int argc, char** argv) {
   lossc::cli::add_losses(app, status);
   lossc::cli::add_schema(app, status);
   lossc::cli::add_doctor(app, status);
+  check_verb(app, argc, argv);
   try {
     app.parse(argc, argv);
     return status;
   } catch (const CLI::CallForHelp&) {
-    const auto verbs = app.get_subcommands();
-    lossc::cli::print(verbs.empty() ? app.help() : verbs.front()->help());
+    lossc::cli::print(app.help());
   } catch (const CLI::CallForVersion& version) {
     lossc::cli::print(version.what());
   } catch (const CLI::ParseError& error) {

@@ -304,6 +304,7 @@ class RegionGenerator {
     b_.CreateRet(b_.getInt32(0));
     b_.SetInsertPoint(work);
     for (NodeId id : region_.picks) {
+      if (from_sweep(c_.node(id).in[1])) continue;  // its index comes from a sweep: see finish
       Value* element_row = b_.CreateLoad(c_.ptr(), c_.at(frame, pointer_slot(c_.node(id).in[0])));
       store_slot(frame, key('n', id), rows.pick(id, element_row));
     }
@@ -571,6 +572,15 @@ class RegionGenerator {
     return name;
   }
 
+  // Whether a row value is computed from a sweep of this region.
+  bool from_sweep(NodeId id) const {
+    if (own_.count(id) > 0 && c_.node(id).op != Op::pick) return true;
+    for (NodeId in : c_.node(id).in) {
+      if (in != no_node && c_.node(in).space == Space::rows && from_sweep(in)) return true;
+    }
+    return false;
+  }
+
   // Whether the sum of a softmax's exponentials tells that its anchor was near the maximum; false for NaN.
   Value* good_sum(Value* frame, NodeId x) {
     Value* sum = load_slot(frame, key('s', x));
@@ -599,6 +609,11 @@ class RegionGenerator {
       Value* mean = here ? b_.CreateFDiv(sum, load_slot(frame, key('s', n.in[0])))
                          : b_.CreateFMul(sum, c_.math.exp(b_.CreateFNeg(rows.value(log_sum))));
       store_slot(frame, key('n', id), mean);
+    }
+    for (NodeId id : region_.picks) {
+      if (!from_sweep(c_.node(id).in[1])) continue;
+      Value* element_row = b_.CreateLoad(c_.ptr(), c_.at(frame, pointer_slot(c_.node(id).in[0])));
+      store_slot(frame, key('n', id), rows.pick(id, element_row));
     }
     stage(rows, args, row, frame, k + 1);
     b_.CreateRet(b_.CreateZExt(good, b_.getInt32Ty()));
