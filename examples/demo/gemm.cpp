@@ -58,18 +58,31 @@ MultiplyPanels choose_multiply_panels() {
 }
 
 /// Copies `width` lines of k numbers side by side: out[i * width + line]. Lines beyond `lines` are zeros.
-void pack(const float* data, std::size_t line_stride, std::size_t k_stride, std::size_t lines,
-          std::size_t width, std::size_t k, float* out) {
+template <std::size_t width>
+void pack(const float* data, std::size_t line_stride, std::size_t k_stride, std::size_t lines, std::size_t k,
+          float* out) {
   if (lines == width && line_stride == 1) {
-    for (std::size_t i = 0; i < k; ++i) std::copy_n(data + i * k_stride, width, out + i * width);
+    for (std::size_t i = 0; i < k; ++i) {
+      for (std::size_t line = 0; line < width; ++line) out[i * width + line] = data[i * k_stride + line];
+    }
     return;
   }
   for (std::size_t line = 0; line < width; ++line) {
     const float* from = data + line * line_stride;
-    if (line < lines) {
-      for (std::size_t i = 0; i < k; ++i) out[i * width + line] = from[i * k_stride];
+    for (std::size_t i = 0; i < k; ++i) out[i * width + line] = line < lines ? from[i * k_stride] : 0;
+  }
+}
+
+/// Stores or adds the part of a 6 x 16 product that lies within c.
+void put(const float* sums, std::size_t rows, std::size_t columns, std::size_t row_stride, bool add,
+         float* c) {
+  for (std::size_t row = 0; row < rows; ++row) {
+    const float* from = sums + row * panel_columns;
+    float* to = c + row * row_stride;
+    if (columns == panel_columns) {  // A count known here lets the compiler use whole vectors.
+      for (std::size_t i = 0; i < panel_columns; ++i) to[i] = add ? to[i] + from[i] : from[i];
     } else {
-      for (std::size_t i = 0; i < k; ++i) out[i * width + line] = 0;
+      for (std::size_t i = 0; i < columns; ++i) to[i] = add ? to[i] + from[i] : from[i];
     }
   }
 }
@@ -88,31 +101,24 @@ void gemm(std::size_t m, std::size_t n, std::size_t k, MatrixView a, MatrixView 
     parallel_chunks(column_panels, 4, [&](std::size_t begin, std::size_t end) {
       for (std::size_t panel = begin; panel < end; ++panel) {
         const std::size_t column = panel * panel_columns;
-        pack(b.data + k_begin * b.row_stride + column * b.column_stride, b.column_stride, b.row_stride,
-             std::min(panel_columns, n - column), panel_columns, depth, &packed_b[column * depth]);
+        pack<panel_columns>(b.data + k_begin * b.row_stride + column * b.column_stride, b.column_stride,
+                            b.row_stride, std::min(panel_columns, n - column), depth,
+                            &packed_b[column * depth]);
       }
     });
     parallel_chunks(m, block_rows, [&](std::size_t row_begin, std::size_t row_end) {
       float packed_a[block_rows * block_k];
       for (std::size_t row = row_begin; row < row_end; row += panel_rows) {
-        pack(a.data + row * a.row_stride + k_begin * a.column_stride, a.row_stride, a.column_stride,
-             std::min(panel_rows, row_end - row), panel_rows, depth, packed_a + (row - row_begin) * depth);
+        pack<panel_rows>(a.data + row * a.row_stride + k_begin * a.column_stride, a.row_stride,
+                         a.column_stride, std::min(panel_rows, row_end - row), depth,
+                         packed_a + (row - row_begin) * depth);
       }
       for (std::size_t column = 0; column < n; column += panel_columns) {
         const std::size_t columns = std::min(panel_columns, n - column);
         for (std::size_t row = row_begin; row < row_end; row += panel_rows) {
           float sums[panel_rows * panel_columns];
           multiply(depth, packed_a + (row - row_begin) * depth, &packed_b[column * depth], sums);
-          const std::size_t rows = std::min(panel_rows, row_end - row);
-          for (std::size_t i = 0; i < rows; ++i) {
-            float* out = c + (row + i) * n + column;
-            const float* from = sums + i * panel_columns;
-            if (add) {
-              for (std::size_t j = 0; j < columns; ++j) out[j] += from[j];
-            } else {
-              std::copy_n(from, columns, out);
-            }
-          }
+          put(sums, std::min(panel_rows, row_end - row), columns, n, add, c + row * n + column);
         }
       }
     });

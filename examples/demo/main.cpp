@@ -109,7 +109,7 @@ int run(const Options& options) {
   PretrainingOptions pretraining;
   PolicyOptions policy;
   if (options.quick) {
-    pretraining.steps = 200;
+    pretraining.steps = 150;
     pretraining.warmup = 50;
     pretraining.evaluate_every = 20;
     policy.batches = 4;
