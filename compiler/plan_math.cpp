@@ -1,10 +1,12 @@
 // The derivative as a person would write it. A copy of the graph is freed of what numerics needs and
 // mathematics does not: the anchors (every value is the same whatever they are, so they are 0 here), the
-// selections of rows that do not count, the products that are 0 whatever their second factor.
+// selections of rows that do not count and of infinite logits, the products that are 0 whatever their second
+// factor.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -108,6 +110,12 @@ class Mathematics {
         return sum(a, b);
       case Op::sub:
         return sum(a, g_.apply(Op::neg, b));
+      case Op::equal: {
+        // Is a logit -inf? Here it is finite.
+        const double infinity = std::numeric_limits<double>::infinity();
+        if (g_.is_constant(a, -infinity) || g_.is_constant(b, -infinity)) return g_.boolean(false);
+        return g_.apply(n.op, a, b);
+      }
       case Op::mul:
       case Op::zero_mul:
         return product(a, b);
@@ -133,10 +141,16 @@ class Mathematics {
     if (is(a, Op::neg)) return g_.apply(Op::neg, product(g_.node(a).in[0], b));
     if (is(b, Op::neg)) return g_.apply(Op::neg, product(a, g_.node(b).in[0]));
     for (const auto& [x, y] : {std::pair{a, b}, std::pair{b, a}}) {
-      if (is(y, Op::div) && g_.is_constant(g_.node(y).in[0], 1))
-        return g_.apply(Op::div, x, g_.node(y).in[1]);
+      if (is(y, Op::div) && g_.is_constant(g_.node(y).in[0], 1)) return quotient(x, g_.node(y).in[1]);
     }
     return g_.apply(Op::mul, a, b);
+  }
+
+  NodeId quotient(NodeId a, NodeId b) {
+    const Node& n = g_.node(a);
+    if (n.op == Op::mul && n.in[0] == b) return n.in[1];
+    if (n.op == Op::mul && n.in[1] == b) return n.in[0];
+    return g_.apply(Op::div, a, b);
   }
 
   std::vector<Term> terms(const std::vector<ir::DenseTerm>& dense,
@@ -169,8 +183,9 @@ class Mathematics {
       if (ir::is_sweep_reduction(op) || ir::is_cross_reduction(op)) names.prefer(id);
     }
     std::string text =
-        "For rows that count, labels and segments in range; p, logits, ... are those of element k; 0 times\n"
-        "anything is 0. A row that does not count for a child has no gradient of it.\n";
+        "For rows that count, finite logits, labels and segments in range; p, logits, ... are those of "
+        "element k;\n"
+        "0 times anything is 0. A row that does not count for a child has no gradient of it.\n";
     for (const Derivative& d : all) {
       text += fmt::format("\n{} =\n", d.title);
       if (d.terms.empty()) text += "    0\n";

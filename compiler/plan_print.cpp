@@ -267,13 +267,16 @@ class TextPrinter {
     lines(r.emit_where, 4);
     std::size_t width = 8;
     for (const Line& line : r.sparse) width = std::max(width, line.name.size());
-    std::size_t coefficient = 0;
-    for (const auto& term : r.dense) coefficient = std::max(coefficient, term.coefficient.size());
+    std::size_t coefficient = 0, basis = 0;
+    for (const auto& term : r.dense) {
+      coefficient = std::max(coefficient, term.coefficient.size());
+      basis = std::max(basis, term.basis.size());
+    }
     for (std::size_t i = 0; i < r.dense.size(); ++i) {
       const auto& term = r.dense[i];
       put("    {:<{}} {} {:<{}} * {}", i == 0 ? "gradient" : "", width, i == 0 ? "=" : "+", term.coefficient,
           coefficient, term.basis);
-      if (term.guarded) put("   where {} != 0", term.coefficient);
+      if (term.guarded) put("{:{}}  where {} != 0", "", basis - term.basis.size(), term.coefficient);
       put("\n");
     }
     if (r.dense.empty()) put("    {:<{}} = 0\n", "gradient", width);

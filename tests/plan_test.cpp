@@ -431,6 +431,13 @@ TEST_CASE("the derivative reads like mathematics") {
   CHECK(distill.find("p * (logits - teacher_logits)") != std::string::npos);
   CHECK(distill.find("expect(logits, logits - teacher_logits)") != std::string::npos);
 
+  // The chain through a soft cap: 1 - tanh^2, and no trace of how infinite logits are treated.
+  const Planned cap = planned({{R"("ce": {"type": "cross_entropy", "softcap": 30})"}});
+  const std::string capped = plan_math(cap.plan, cap.spec);
+  CAPTURE(capped);
+  CHECK(capped.find("= tanh(logits / ce.softcap)\n") != std::string::npos);
+  CHECK(capped.find("-inf") == std::string::npos);
+
   const Planned none = planned({{kCe}, "", "", R"({"mode": "none"})"});
   CHECK(plan_math(none.plan, none.spec) == "The spec asks for no gradient.\n");
 }
