@@ -69,7 +69,7 @@ Corpus Corpus::read(const std::vector<std::string>& paths) {
   }
   if (corpus.train.size() < smallest_text || corpus.held_out.empty()) {
     throw std::runtime_error(fmt::format(
-        "{} bytes of text in {} files is too little to learn from; name files with at least {} bytes",
+        "{} bytes of text are too little to learn from (files: {}); name files with {} bytes or more",
         corpus.train.size(), corpus.files, smallest_text));
   }
   corpus.entropy_nats = entropy(corpus.train);

@@ -103,7 +103,7 @@ int run(const Options& options) {
 
   std::mt19937_64 random(options.seed);
   Model model(ModelShape{}, random);
-  fmt::print("model: {} parameters, sees the last {} bytes; {} threads\n\n", model.parameters().size(),
+  fmt::print("model: {} parameters, sees the last {} bytes; threads: {}\n\n", model.parameters().size(),
              model.shape().context, lossc::num_threads());
 
   PretrainingOptions pretraining;
