@@ -258,12 +258,10 @@ class Drawing {
     content.height += 10;
     const int place = content.height + line_height / 2 + 4;
     put(content, "label emit", 0, "gradient, the sum of");
-    for (const std::string& line : lines_of(member(region, "emit_where"))) {
-      put_formula(content, line, 14, "code quiet");
-    }
     if (!emit.is_boolean()) {
       for (const std::string& line : lines_of(emit)) put_formula(content, line, 14);
     }
+    put_list(content, "where", {}, lines_of(member(region, "emit_where")));
     return place;
   }
 
