@@ -132,7 +132,7 @@ Layout make_layout(const Plan& plan, const Spec& spec) {
   add_step_values(plan.epilogue);
 
   for (const ir::NamedNode& output : plan.loss.rows) {
-    layout.output_of[output.node] = static_cast<int>(layout.tensors.size());
+    layout.outputs_of[output.node].push_back(static_cast<int>(layout.tensors.size()));
     layout.tensors.push_back({output.name, Space::rows, ir::Kind::real, DType::fp32, false, 0});
   }
   if (plan.gradient != GradientMode::none) {
@@ -196,6 +196,7 @@ std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& s
     if (r < plan.seams.size()) steps("seam", plan.seams[r]);
   }
   steps("epilogue", plan.epilogue);
+  for (const ir::NamedNode& output : plan.loss.rows) text += fmt::format("output %{}\n", number.at(output.node));
   return text;
 }
 

@@ -24,7 +24,8 @@ struct TensorSlot {
 struct Layout {
   std::vector<TensorSlot> tensors;      ///< Inputs, then "output.*" rows, then "grad_logits".
   std::map<ir::NodeId, int> tensor_of;  ///< input node -> tensor
-  std::map<ir::NodeId, int> output_of;  ///< materialised row result -> tensor
+  std::map<ir::NodeId, std::vector<int>>
+      outputs_of;                       ///< row result -> tensors: two outputs may simplify to one value
   int gradient = -1;                    ///< tensor index, or -1
   std::vector<ir::NodeId> buffers;      ///< Materialised values that are no scalars: one float array each.
   std::map<ir::NodeId, int> buffer_of;

@@ -117,11 +117,13 @@ void InterpreterExecutor::epilogue() {
 }
 
 void InterpreterExecutor::write_rows(ir::Evaluator& values) const {
-  for (const auto& [id, tensor] : program_->layout.output_of) {
+  for (const auto& [id, tensors] : program_->layout.outputs_of) {
     const std::vector<double>& numbers = values.value(id);
-    const Strided& s = batch_->tensors()[static_cast<std::size_t>(tensor)];
-    for (std::int64_t row = 0; row < batch_->rows(); ++row) {
-      write_number(s.row(row), DType::fp32, numbers[at(row)]);
+    for (int tensor : tensors) {
+      const Strided& s = batch_->tensors()[static_cast<std::size_t>(tensor)];
+      for (std::int64_t row = 0; row < batch_->rows(); ++row) {
+        write_number(s.row(row), DType::fp32, numbers[at(row)]);
+      }
     }
   }
 }

@@ -87,6 +87,12 @@ TEST_CASE("all types of logits, teacher and gradient") {
   }
 }
 
+TEST_CASE("two outputs that are one value are both written") {
+  LossCase spec = losses({{.name = "h", .type = "entropy", .options = {{"direction", "minimize"}}}}, 31);
+  spec.outputs = {"entropy", "h.loss"};
+  CHECK(verify_random(spec, {}, 7) == "");
+}
+
 // The two directions of the entropy loss differ in sign alone; wrong labels of "maximize" would pass a test
 // that only follows the option.
 TEST_CASE("a step along the negative gradient raises the entropy when it is maximised") {

@@ -65,8 +65,10 @@ class StepGenerator {
         v = as_float(v);
         if (auto scalar = c_.layout.scalar_of.find(id); scalar != c_.layout.scalar_of.end()) {
           b_.CreateStore(v, c_.at(c_.field(args_, offsetof(KernelArgs, scalars)), 4 * scalar->second));
-        } else if (auto output = c_.layout.output_of.find(id); output != c_.layout.output_of.end()) {
-          b_.CreateAlignedStore(v, c_.tensor_address(args_, output->second, i), llvm::Align(4));
+        } else if (auto outputs = c_.layout.outputs_of.find(id); outputs != c_.layout.outputs_of.end()) {
+          for (int tensor : outputs->second) {
+            b_.CreateAlignedStore(v, c_.tensor_address(args_, tensor, i), llvm::Align(4));
+          }
         } else {
           b_.CreateStore(v, buffer(id, i));
         }
