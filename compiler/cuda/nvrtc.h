@@ -52,7 +52,7 @@ struct NvrtcRequest {
   std::string source;
   std::string name;  ///< What messages call the source; no slash. It ends up in symbols, so equal sources
                      ///< need equal names.
-  std::string arch;                  ///< "sm_90a"
+  std::string arch;  ///< "sm_90a"
   std::vector<std::string> options;  ///< After those of nvrtc_options(arch).
 };
 
