@@ -585,9 +585,16 @@ class Lists(Command):
     def test_doctor(self):
         found = json.loads(self.ok("doctor", "--json"))
         self.assertEqual(self.ok("--version").split()[1], found["build"]["version"])
-        self.assertFalse(found["build"]["cuda_backend"])
+        self.assertEqual(found["build"]["cuda_backend"], found["nvidia"]["headers"] is not None)
         self.assertGreaterEqual(found["threads"]["used"], 1)
-        self.assertIn("found", found["nvidia"]["driver"])
+        for library in ["driver", "nvrtc"]:
+            state = found["nvidia"][library]
+            self.assertIn("tried", state)
+            if not state["found"]:
+                self.assertTrue(state["problem"])
+        if found["nvidia"]["nvrtc"]["found"]:
+            self.assertIn(90, found["nvidia"]["nvrtc"]["archs"])
+            self.assertTrue(found["nvidia"]["nvrtc"]["build_id"])
         self.assertIn("avx2" if os.uname().machine == "x86_64" else "features", json.dumps(found["cpu"]))
         text = self.ok("doctor")
         for word in ["CPU backend", "CUDA backend", "threads", "kernel cache", "NVRTC"]:
@@ -599,6 +606,17 @@ class Lists(Command):
         self.assertEqual(found["cache"]["path"], self.path("cache"))
         self.assertEqual(found["cache"]["state"], "does not exist yet")
         self.assertEqual(found["threads"]["used"], 1)
+
+    def test_doctor_names_what_it_tried(self):
+        if not DOCTOR["build"]["cuda_backend"]:
+            self.skipTest("a build without the CUDA backend")
+        missing = self.path("none.so")
+        environment = dict(os.environ, LOSSC_NVRTC=missing, LOSSC_LIBCUDA=missing)
+        for arguments in [["doctor"], ["doctor", "--json"]]:
+            result = subprocess.run([LOSSC, *arguments], capture_output=True, text=True, env=environment, check=True)
+            self.assertGreaterEqual(result.stdout.count(missing), 2)
+            for word in ["LOSSC_NVRTC", "LOSSC_LIBCUDA", "nvidia-cuda-nvrtc", "NVIDIA driver"]:
+                self.assertIn(word, result.stdout)
 
 
 class Streams(Command):

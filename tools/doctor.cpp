@@ -1,9 +1,9 @@
 // lossc doctor: what was found on this machine.
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +11,7 @@
 
 #include "lossc/program.h"
 #include "tools/console.h"
+#include "tools/doctor_cuda.h"
 #include "tools/verbs.h"
 
 namespace lossc::cli {
@@ -36,7 +37,11 @@ Json build() {
 #else
   json["llvm"] = nullptr;
 #endif
+#ifdef LOSSC_HAS_CUDA
+  json["cuda_backend"] = true;
+#else
   json["cuda_backend"] = false;
+#endif
   return json;
 }
 
@@ -104,87 +109,20 @@ Json cache() {
   return {{"path", path.string()}, {"from", from}, {"state", state}, {"read_by_this_version", false}};
 }
 
-/// A shared library that is opened to look and closed again.
-class Library {
- public:
-  explicit Library(const std::vector<std::string>& names) {
-    for (const std::string& name : names) {
-      handle_ = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
-      if (handle_ != nullptr) {
-        name_ = name;
-        return;
-      }
-    }
-  }
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
-  ~Library() {
-    if (handle_ != nullptr) ::dlclose(handle_);
-  }
-
-  bool found() const { return handle_ != nullptr; }
-  const std::string& name() const { return name_; }
-  template <class Function>
-  Function* symbol(const char* name) const {
-    return reinterpret_cast<Function*>(::dlsym(handle_, name));
-  }
-
- private:
-  void* handle_ = nullptr;
-  std::string name_;
-};
-
-Json driver() {
-  const std::vector<std::string> names = {"libcuda.so.1", "libcuda.so"};
-  const Library library(names);
-  if (!library.found()) return {{"found", false}, {"tried", names}};
-  Json json = {{"found", true}, {"library", library.name()}};
-  int version = 0;
-  if (auto* ask = library.symbol<int(int*)>("cuDriverGetVersion"); ask != nullptr && ask(&version) == 0) {
-    json["cuda_version"] = fmt::format("{}.{}", version / 1000, version % 1000 / 10);
-  }
-  return json;
-}
-
-Json nvrtc() {
-  std::vector<std::string> names = {"libnvrtc.so"};
-  for (const char* folder : {"", "/usr/local/cuda/lib64/"}) {
-    for (const char* version : {"13", "12", "11.2"})
-      names.push_back(fmt::format("{}libnvrtc.so.{}", folder, version));
-  }
-  const Library library(names);
-  if (!library.found()) return {{"found", false}, {"tried", names}};
-  Json json = {{"found", true}, {"library", library.name()}};
-  int major = 0, minor = 0;
-  if (auto* ask = library.symbol<int(int*, int*)>("nvrtcVersion");
-      ask != nullptr && ask(&major, &minor) == 0) {
-    json["version"] = fmt::format("{}.{}", major, minor);
-  }
-  return json;
-}
-
-std::string found_text(const Json& library, const char* version) {
-  if (!library["found"].get<bool>()) {
-    std::string tried;
-    for (const auto& name : library["tried"]) tried += (tried.empty() ? "" : ", ") + name.get<std::string>();
-    return "not found (tried " + tried + ")";
-  }
-  const std::string number =
-      library.contains(version) ? library[version].get<std::string>() : "version unknown";
-  return fmt::format("{} ({})", number, library["library"].get<std::string>());
-}
-
 void print_text(const Json& found) {
   std::string text;
   const auto line = [&](std::string_view label, std::string_view what) {
-    text += fmt::format("{:<14} {}\n", label, what);
+    for (std::size_t begin = 0; begin <= what.size();) {
+      const std::size_t end = std::min(what.find('\n', begin), what.size());
+      text += fmt::format("{:<14} {}\n", begin == 0 ? label : "", what.substr(begin, end - begin));
+      begin = end + 1;
+    }
   };
   const Json& b = found["build"];
   line("lossc", fmt::format("{} ({}, built with {})", b["version"].get<std::string>(),
                             b["type"].get<std::string>(), b["compiler"].get<std::string>()));
   line("CPU backend", b["llvm"].is_null() ? "not in this build (it needs LLVM); the interpreter works"
                                           : "LLVM " + b["llvm"].get<std::string>());
-  line("CUDA backend", "not in this version");
   line("CPU", found["cpu"]["name"].get<std::string>());
   std::string features;
   for (const auto& [name, present] : found["cpu"]["features"].items()) {
@@ -203,8 +141,7 @@ void print_text(const Json& found) {
                            : fmt::format("{} ({}; from {}); kernels are kept in memory alone so far",
                                          c["path"].get<std::string>(), c["state"].get<std::string>(),
                                          c["from"].get<std::string>()));
-  line("NVIDIA driver", found_text(found["nvidia"]["driver"], "cuda_version"));
-  line("NVRTC", found_text(found["nvidia"]["nvrtc"], "version"));
+  for (const auto& [label, what] : doctor_cuda_lines(found["nvidia"])) line(label, what);
   print(text);
 }
 
@@ -219,7 +156,7 @@ void add_doctor(CLI::App& app, int&) {
                         {"cpu", {{"name", cpu_name()}, {"features", cpu_features()}}},
                         {"threads", threads()},
                         {"cache", cache()},
-                        {"nvidia", {{"driver", driver()}, {"nvrtc", nvrtc()}}}};
+                        {"nvidia", doctor_cuda()}};
     if (*json) {
       print_json(found);
     } else {
