@@ -71,6 +71,12 @@ void walk_plan(const Plan& plan, const std::function<void(NodeId)>& visit) {
 
 }  // namespace
 
+std::vector<NodeId> plan_order(const Plan& plan) {
+  std::vector<NodeId> order;
+  walk_plan(plan, [&](NodeId id) { order.push_back(id); });
+  return order;
+}
+
 int Layout::map_index(const std::string& name) const {
   const auto it = std::find(maps.begin(), maps.end(), name);
   if (it == maps.end()) throw Error(ErrorCode::internal, "map " + name + " is not in the layout");

@@ -40,6 +40,10 @@ struct Layout {
 
 Layout make_layout(const Plan& plan, const Spec& spec);
 
+/// Every node that the plan computes, operands first, in the order of use: two plans that differ in names alone
+/// have the same order.
+std::vector<ir::NodeId> plan_order(const Plan& plan);
+
 /// All that generated code depends on, without names: equal texts mean equal kernels. `target` names the
 /// machine.
 std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& spec,

@@ -1,0 +1,36 @@
+// Plan -> CUDA source: regions and steps as structs of mathematics, in front of them the templates that move the
+// data, behind them the kernels.
+//
+// Promise: the source depends on the structure of the plan, the vocabulary and the types alone; it includes no
+// header. Kernels and their launch shapes are described beside it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compiler/cuda/step_source.h"
+#include "compiler/layout.h"
+
+namespace lossc::cuda {
+
+/// One way to run a region. A batch is served by the first variant that can take it.
+struct RegionKernel {
+  std::string name;
+  int threads = 0;
+  int blocks_per_sm = 1;
+  std::string description;  ///< "registers, 512 threads, 8 vectors a thread"
+};
+
+struct CudaSource {
+  std::string text;
+  std::vector<RegionKernel> regions;
+  std::vector<StepKernel> prologue, epilogue;
+  std::vector<std::vector<StepKernel>> seams;
+  int tickets = 0;
+
+  std::vector<std::string> kernel_names() const;
+};
+
+CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec);
+
+}  // namespace lossc::cuda

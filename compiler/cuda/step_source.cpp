@@ -1,0 +1,171 @@
+#include "compiler/cuda/step_source.h"
+
+#include <fmt/format.h>
+
+#include "compiler/cuda/value_printer.h"
+#include "lossc/error.h"
+
+namespace lossc::cuda {
+
+using ir::NodeId;
+using ir::Op;
+using ir::Space;
+
+namespace {
+
+/// A step (or none) and its tail.
+struct Group {
+  const Step* step = nullptr;
+  std::vector<const Step*> tail;
+};
+
+class StepGenerator {
+ public:
+  StepGenerator(const SourceContext& context, StepSource& source) : c_(context), source_(source) {}
+
+  void generate(const Group& group, const std::string& name, bool last, int& tickets) {
+    StepKernel kernel;
+    kernel.name = name;
+    const bool has_tail = last || !group.tail.empty() || (group.step && group.step->kind == Step::Kind::reduce);
+    std::string body;
+    const char* function = "scalar_step";
+    if (group.step != nullptr) {
+      const Step& step = *group.step;
+      kernel.space = step.domain;
+      kernel.values = static_cast<int>(step.values.size());
+      if (step.kind == Step::Kind::map) {
+        kernel.kind = StepKernel::Kind::map;
+        function = "map_step";
+        body = map(step);
+      } else if (step.kind == Step::Kind::reduce) {
+        kernel.kind = StepKernel::Kind::reduce;
+        function = "reduce_step";
+        body = fold(step, step.domain);
+      } else {
+        kernel.kind = StepKernel::Kind::segment;
+        function = "segment_step";
+        body = fold(step, c_.graph().map(step.map).from) + store(step) +
+               fmt::format("  static constexpr int kMap = {};\n", c_.layout.map_index(step.map));
+        // Blocks are counted by segments.
+        kernel.space = c_.graph().map(step.map).to;
+      }
+    }
+    if (has_tail) kernel.ticket = tickets++;
+    source_.text += fmt::format(
+        "struct {0}_values {{\n  static constexpr int kSpace = {1}, kTicket = {2}, kValues = {3};\n"
+        "  static constexpr bool kTail = {4};\n{5}{6}}};\n"
+        "extern \"C\" __global__ void __launch_bounds__(kStepThreads) {0}(const __grid_constant__ Args a) {{\n"
+        "  {7}<{0}_values>(a);\n}}\n\n",
+        name, static_cast<int>(kernel.space), kernel.ticket, kernel.values, has_tail, body, tail(group, last),
+        function);
+    source_.kernels.push_back(kernel);
+  }
+
+ private:
+  ValuePrinter printer(const std::string& position, Space space) const {
+    return ValuePrinter(
+        c_, position, space,
+        [this, position](NodeId id) {
+          const std::string stored = fmt::format("a.buffers[{}][{}]", c_.layout.buffer_of.at(id), position);
+          return c_.node(id).kind == ir::Kind::index ? fmt::format("static_cast<int>({})", stored) : stored;
+        },
+        "    ");
+  }
+  static std::string real(const SourceContext& c, NodeId id, const std::string& v) {
+    return c.node(id).kind == ir::Kind::real ? v : fmt::format("static_cast<float>({})", v);
+  }
+
+  std::string map(const Step& step) const {
+    ValuePrinter values = printer("i", step.domain);
+    for (NodeId id : step.values) {
+      const std::string v =
+          real(c_, id, is_statistic(c_.graph(), id) ? values.value(id) : values.compute(id));
+      if (auto outputs = c_.layout.outputs_of.find(id);
+          c_.layout.buffer_of.count(id) == 0 && outputs != c_.layout.outputs_of.end()) {
+        for (int tensor : outputs->second) {
+          values.line(fmt::format("*reinterpret_cast<float*>(address(a.tensors[{}], i)) = {};", tensor, v));
+        }
+      } else {
+        values.line(fmt::format("a.buffers[{}][i] = {};", c_.layout.buffer_of.at(id), v));
+      }
+    }
+    return "  LOSSC_INLINE void map(const Args& a, i64 i) {\n" + values.statements() + "  }\n";
+  }
+
+  // The operands of a step's reductions at a position of `from`, and how they are reduced.
+  std::string fold(const Step& step, Space from) const {
+    ValuePrinter values = printer("i", from);
+    std::string folds;
+    int k = 0;
+    for (NodeId id : step.values) {
+      const ir::Node& n = c_.node(id);
+      values.line(fmt::format("v[{}] = {};", k, values.value(n.in[0])));
+      const bool min = n.op == Op::reduce_min || n.op == Op::segment_min;
+      const bool max = n.op == Op::reduce_max || n.op == Op::segment_max;
+      if (min || max) folds += fmt::format("k == {} ? Fold::{} : ", k, min ? "min" : "max");
+      ++k;
+    }
+    return "  LOSSC_INLINE void values(const Args& a, i64 i, float* v) {\n" + values.statements() + "  }\n" +
+           fmt::format("  static __device__ constexpr Fold fold_of(int k) {{ return {}Fold::sum; }}\n", folds);
+  }
+
+  std::string store(const Step& step) const {
+    std::string text = "  LOSSC_INLINE void store(const Args& a, i64 s, int k, float v) {\n";
+    for (std::size_t k = 0; k < step.values.size(); ++k) {
+      text += fmt::format("    if (k == {}) a.buffers[{}][s] = v;\n", k, c_.layout.buffer_of.at(step.values[k]));
+    }
+    return text + "  }\n";
+  }
+
+  std::string tail(const Group& group, bool last) const {
+    std::string text = "  LOSSC_INLINE void tail(const Args& a, const float* v) {\n";
+    if (group.step != nullptr && group.step->kind == Step::Kind::reduce) {
+      for (std::size_t k = 0; k < group.step->values.size(); ++k) {
+        text += fmt::format("    a.head.scalars[{}] = v[{}];\n", c_.layout.scalar_of.at(group.step->values[k]), k);
+      }
+    }
+    for (const Step* step : group.tail) {
+      ValuePrinter values = printer("0", Space::scalar);
+      for (NodeId id : step->values) {
+        const std::string v = real(c_, id, values.compute(id));
+        values.line(fmt::format("a.head.scalars[{}] = {};", c_.layout.scalar_of.at(id), v));
+      }
+      text += "    {\n" + values.statements() + "    }\n";
+    }
+    if (last) {
+      int k = 0;
+      for (const ir::NamedNode& result : c_.plan.loss.scalars) {
+        text += fmt::format("    if (a.results[{0}]) *a.results[{0}] = a.head.scalars[{1}];\n", k++,
+                            c_.layout.scalar_of.at(result.node));
+      }
+    }
+    return text + "  }\n";
+  }
+
+  const SourceContext& c_;
+  StepSource& source_;
+};
+
+}  // namespace
+
+StepSource step_source(const SourceContext& context, const std::vector<Step>& steps, const std::string& name,
+                       bool last, int& tickets) {
+  std::vector<Group> groups;
+  for (const Step& step : steps) {
+    if (step.domain != Space::scalar) {
+      groups.push_back({&step, {}});
+      continue;
+    }
+    if (groups.empty()) groups.emplace_back();
+    groups.back().tail.push_back(&step);
+  }
+  if (groups.empty() && last && !context.plan.loss.scalars.empty()) groups.emplace_back();
+  StepSource source;
+  StepGenerator generator(context, source);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    generator.generate(groups[i], fmt::format("{}_{}", name, i), last && i + 1 == groups.size(), tickets);
+  }
+  return source;
+}
+
+}  // namespace lossc::cuda

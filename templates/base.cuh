@@ -1,0 +1,266 @@
+// Types, conversions, memory access and small mathematics of the generated kernels.
+
+typedef long long i64;
+typedef unsigned long long u64;
+
+#define LOSSC_INLINE static __device__ __forceinline__
+
+namespace lossc::cuda {
+
+LOSSC_INLINE float infinity() { return __int_as_float(0x7f800000); }
+LOSSC_INLINE float nan() { return __int_as_float(0x7fffffff); }
+constexpr float kLog2e = 1.44269504088896341f;
+constexpr float kLn2 = 0.693147180559945309f;
+
+// ---- element types
+
+struct fp32 {
+  typedef float Bits;
+  static constexpr int kPerWord = 1;
+  LOSSC_INLINE float get(unsigned word, int) { return __uint_as_float(word); }
+  LOSSC_INLINE unsigned pack(const float* v) { return __float_as_uint(v[0]); }
+  LOSSC_INLINE float read(const char* p) { return *reinterpret_cast<const float*>(p); }
+  LOSSC_INLINE void write(char* p, float v) { *reinterpret_cast<float*>(p) = v; }
+  LOSSC_INLINE unsigned bits(const char* p) { return *reinterpret_cast<const unsigned*>(p); }
+};
+
+struct bf16 {
+  typedef unsigned short Bits;
+  static constexpr int kPerWord = 2;
+  LOSSC_INLINE float get(unsigned word, int i) {
+    return __uint_as_float(i == 0 ? word << 16 : word & 0xffff0000u);
+  }
+  LOSSC_INLINE unsigned pack(const float* v) {
+    unsigned word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(v[1]), "f"(v[0]));
+    return word;
+  }
+  LOSSC_INLINE float read(const char* p) { return get(*reinterpret_cast<const unsigned short*>(p), 0); }
+  LOSSC_INLINE void write(char* p, float v) {
+    const float pair[2] = {v, 0.0f};
+    *reinterpret_cast<unsigned short*>(p) = static_cast<unsigned short>(pack(pair));
+  }
+  LOSSC_INLINE unsigned bits(const char* p) { return *reinterpret_cast<const unsigned short*>(p); }
+};
+
+struct fp16 {
+  typedef unsigned short Bits;
+  static constexpr int kPerWord = 2;
+  LOSSC_INLINE float get(unsigned word, int i) {
+    const unsigned short half = static_cast<unsigned short>(i == 0 ? word & 0xffffu : word >> 16);
+    float v;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(half));
+    return v;
+  }
+  LOSSC_INLINE unsigned pack(const float* v) {
+    unsigned word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(v[1]), "f"(v[0]));
+    return word;
+  }
+  LOSSC_INLINE float read(const char* p) { return get(*reinterpret_cast<const unsigned short*>(p), 0); }
+  LOSSC_INLINE void write(char* p, float v) {
+    const float pair[2] = {v, 0.0f};
+    *reinterpret_cast<unsigned short*>(p) = static_cast<unsigned short>(pack(pair));
+  }
+  LOSSC_INLINE unsigned bits(const char* p) { return *reinterpret_cast<const unsigned short*>(p); }
+};
+
+// ---- 16-byte accesses with a cache hint
+
+// How long a line is wanted in the second-level cache: a row that is swept again, one that is not.
+enum class Keep { normal, last, first };
+
+LOSSC_INLINE u64 cache_policy(Keep keep) {
+  u64 policy = 0;
+  if (keep == Keep::last) asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  if (keep == Keep::first) asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+template <Keep kKeep>
+LOSSC_INLINE void load16(unsigned* w, const char* p, u64 policy) {
+  if constexpr (kKeep == Keep::normal) {
+    asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "l"(p)
+                 : "memory");
+  } else {
+    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "l"(p), "l"(policy)
+                 : "memory");
+  }
+}
+
+template <Keep kKeep>
+LOSSC_INLINE void store16(char* p, const unsigned* w, u64 policy) {
+  if constexpr (kKeep == Keep::normal) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                 : "memory");
+  } else {
+    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(p), "r"(w[0]), "r"(w[1]),
+                 "r"(w[2]), "r"(w[3]), "l"(policy)
+                 : "memory");
+  }
+}
+
+/// kWidth elements of type T in registers, as they lie in memory.
+template <class T, int kWidth>
+struct Vector {
+  static constexpr int kSize = sizeof(typename T::Bits);
+  static constexpr int kWords = kWidth / T::kPerWord;
+  unsigned words[kWords];
+
+  __device__ __forceinline__ float get(int i) const {
+    return T::get(words[i / T::kPerWord], i % T::kPerWord);
+  }
+  __device__ __forceinline__ void set(const float* v) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = T::pack(v + i * T::kPerWord);
+  }
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = 0;
+  }
+  template <Keep kKeep>
+  __device__ __forceinline__ void load(const char* p, bool aligned, u64 policy) {
+    if (aligned) {
+#pragma unroll
+      for (int i = 0; i < kWords; i += 4) load16<kKeep>(words + i, p + 4 * i, policy);
+    } else {
+      load_elements(p, 0, kWidth);
+    }
+  }
+  /// The elements [begin, end); zeros elsewhere.
+  __device__ __forceinline__ void load_elements(const char* p, int begin, int end) {
+    clear();
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      if (i < begin || i >= end) continue;
+      words[i / T::kPerWord] |= T::bits(p + i * kSize) << (16 * (i % T::kPerWord));
+    }
+  }
+  template <Keep kKeep>
+  __device__ __forceinline__ void store(char* p, bool aligned, u64 policy) const {
+    if (aligned) {
+#pragma unroll
+      for (int i = 0; i < kWords; i += 4) store16<kKeep>(p + 4 * i, words + i, policy);
+    } else {
+      store_elements(p, 0, kWidth);
+    }
+  }
+  __device__ __forceinline__ void store_elements(char* p, int begin, int end) const {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      if (i < begin || i >= end) continue;
+      *reinterpret_cast<typename T::Bits*>(p + i * kSize) = element(i);
+    }
+  }
+  __device__ __forceinline__ typename T::Bits element(int i) const {
+    if constexpr (T::kPerWord == 1) {
+      return __uint_as_float(words[i]);
+    } else {
+      return static_cast<unsigned short>(words[i / 2] >> (16 * (i % 2)));
+    }
+  }
+};
+
+// ---- the argument block
+
+LOSSC_INLINE char* address(const Tensor& t, i64 i) {
+  if (t.inner > 0) {  // positions are below 2^31
+    const unsigned outer = static_cast<unsigned>(i) / static_cast<unsigned>(t.inner);
+    return t.data + outer * t.outer_stride + (i - outer * t.inner) * t.stride;
+  }
+  return t.data + i * t.stride;
+}
+
+template <int kTensors, int kBuffers, int kMaps, int kParameters, int kResults>
+struct Arguments {
+  Head head;
+  Tensor tensors[kTensors > 0 ? kTensors : 1];
+  float* buffers[kBuffers > 0 ? kBuffers : 1];
+  Map maps[kMaps > 0 ? kMaps : 1];
+  const float* parameter_pointers[kParameters > 0 ? kParameters : 1];
+  float* results[kResults > 0 ? kResults : 1];
+  float parameters[kParameters > 0 ? kParameters : 1];
+
+  __device__ __forceinline__ float real(int t, i64 i) const {
+    return *reinterpret_cast<const float*>(address(tensors[t], i));
+  }
+  __device__ __forceinline__ bool boolean(int t, i64 i) const {
+    return *reinterpret_cast<const unsigned char*>(address(tensors[t], i)) != 0;
+  }
+  /// A label, a segment or a member of a pair; what is out of range never becomes an address.
+  __device__ __forceinline__ int index(int t, i64 i, int vocab) const {
+    const char* p = address(tensors[t], i);
+    const i64 v = tensors[t].wide ? *reinterpret_cast<const i64*>(p) : *reinterpret_cast<const int*>(p);
+    if (tensors[t].role == kRoleLabels) {
+      if (v < 0) return -1;
+      if (head.ignores && v == (head.ignore_pointer ? *head.ignore_pointer : head.ignore_index)) return -1;
+      return v < vocab ? static_cast<int>(v) : vocab;
+    }
+    const i64 segments = head.counts[4];
+    if (tensors[t].role == kRoleSegments) {
+      if (head.status->bad_offset != 0) return -2;
+      if (v < 0) return -1;
+      return v < segments ? static_cast<int>(v) : -2;
+    }
+    return v >= 0 && v < segments ? static_cast<int>(v) : -1;
+  }
+  __device__ __forceinline__ float parameter(int k) const {
+    return parameter_pointers[k] ? *parameter_pointers[k] : parameters[k];
+  }
+  __device__ __forceinline__ float scalar(int k) const { return head.scalars[k]; }
+  __device__ __forceinline__ float size(int space) const { return static_cast<float>(head.counts[space]); }
+};
+
+// ---- mathematics
+
+/// a * b, and 0 where a is 0, whatever b is.
+LOSSC_INLINE float zero_mul(float a, float b) { return a == 0.0f ? 0.0f : a * b; }
+LOSSC_INLINE float minimum(float a, float b) { return a != a || b != b ? nan() : fminf(a, b); }
+LOSSC_INLINE float maximum(float a, float b) { return a != a || b != b ? nan() : fmaxf(a, b); }
+LOSSC_INLINE float clip(float x, float low, float high) { return minimum(maximum(x, low), high); }
+LOSSC_INLINE float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
+LOSSC_INLINE bool is_finite(float x) { return fabsf(x) < infinity(); }
+LOSSC_INLINE float sigmoid(float x) {
+  const float e = expf(-fabsf(x));
+  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+LOSSC_INLINE float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))) + (x != x ? x : 0.0f); }
+LOSSC_INLINE float log_sigmoid(float x) { return -softplus(-x); }
+/// log(1 - exp(x)) for x <= 0
+LOSSC_INLINE float log1mexp(float x) { return x > -kLn2 ? logf(-expm1f(x)) : log1pf(-expf(x)); }
+
+/// 2^x; one instruction.
+LOSSC_INLINE float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// exp(x - anchor) as a sweep forms it, with anchor_log2 = anchor * log2(e) rounded: one fma, one exponential.
+LOSSC_INLINE float exponential(float x, float anchor_log2) { return exp2_fast(fmaf(x, kLog2e, -anchor_log2)); }
+/// What the rounding of anchor_log2 added to the exponent, in natural units: exp(x - anchor) is
+/// exponential(x) * exp(anchor_error).
+LOSSC_INLINE float anchor_error(float anchor, float anchor_log2) {
+  return -fmaf(anchor, kLog2e, -anchor_log2) * kLn2;
+}
+
+/// Whether a sum of exponentials tells that its sampled anchor was near the maximum; false for NaN. The true
+/// maximum is then at most 30 above it, which costs the logarithm no more digits than the logits' own spread.
+LOSSC_INLINE bool good_sum(float sum) { return sum > 0.0f && sum < 1e13f; }
+
+/// The element of a row at an index; negative: 0, beyond the vocabulary: NaN.
+template <class T>
+LOSSC_INLINE float pick(const char* row, int index, int vocab) {
+  if (static_cast<unsigned>(index) < static_cast<unsigned>(vocab)) return T::read(row + i64(index) * sizeof(typename T::Bits));
+  return index < 0 ? 0.0f : nan();
+}
+
+LOSSC_INLINE void mark_bad(Status* status, i64 row) {
+  atomicAdd(&status->bad_rows, 1ull);
+  atomicMax(&status->first_bad_row, ~static_cast<u64>(row));
+}
+
+}  // namespace lossc::cuda

@@ -1,0 +1,417 @@
+// One row of a region, worked on by one block: which thread holds which elements, the order of sweeps, the
+// reductions between them, and the gradient. What is computed stands in the generated region R:
+//
+//   R::kWidth                    elements that a thread handles at once
+//   R::Row                       values of the row, in shared memory
+//   R::Raw, R::Input             kWidth elements of every tensor that is swept, as loaded; one element, as fp32
+//   R::Streams                   where the row's tensors lie; open, advance
+//   R::active, R::skip, R::begin what is computed before the sweeps
+//   R::Phase0, ...               one sweep: anchors, terms, finish
+//   R::Emit                      the gradient of an element
+//
+// A row is cut at multiples of 16 bytes of its first tensor: `head` elements before the first vector, whole
+// vectors, `tail` elements behind. Vectors are dealt to threads so that a warp begins at a line of 128 bytes.
+
+namespace lossc::cuda {
+
+template <class R, int kThreads>
+struct Span {
+  static constexpr int kWidth = R::kWidth;
+  static constexpr int kTailThread = kThreads - 1;
+  int head, vectors, tail;
+  int lead;  ///< vectors between the line's beginning and the first vector
+
+  __device__ __forceinline__ Span(const char* row, int element_bytes, int slots) {
+    const int phase = static_cast<int>(reinterpret_cast<u64>(row) & 15);
+    head = ((16 - phase) & 15) / element_bytes;
+    if (head > R::kVocab) head = R::kVocab;
+    vectors = (R::kVocab - head) / kWidth;
+    tail = R::kVocab - head - vectors * kWidth;
+    const int bytes = kWidth * element_bytes;
+    lead = static_cast<int>(reinterpret_cast<u64>(row + head * element_bytes) % 128) / bytes;
+    if (vectors + lead > slots) lead = 0;
+  }
+  /// The vector of this thread in round k; outside of [0, vectors) there is none.
+  __device__ __forceinline__ int vector(int k) const { return k * kThreads + static_cast<int>(threadIdx.x) - lead; }
+  __device__ __forceinline__ bool has(int v) const { return static_cast<unsigned>(v) < static_cast<unsigned>(vectors); }
+  /// Whether this thread handles the element.
+  __device__ __forceinline__ bool owns(int element) const {
+    const int inner = element - head;
+    int owner = (inner / kWidth + lead) % kThreads;
+    if (inner < 0) owner = 0;
+    if (inner >= vectors * kWidth) owner = kTailThread;
+    return owner == static_cast<int>(threadIdx.x);
+  }
+};
+
+/// Which elements of a vector exist: [begin, end).
+struct Part {
+  int begin, end;
+};
+
+/// The elements before the first and behind the last vector, in registers of two threads.
+template <class R, class S, class F>
+LOSSC_INLINE void edges(const S& span, F f) {
+  const bool head = threadIdx.x == 0 && span.head > 0;
+  const bool tail = threadIdx.x == S::kTailThread && span.tail > 0;
+  if (!head && !tail) return;
+  const Part part = head ? Part{R::kWidth - span.head, R::kWidth} : Part{0, span.tail};
+  f(head ? -R::kWidth : span.vectors * R::kWidth, part);
+}
+
+// ---- where the elements of a row come from
+
+/// f(raw, first element, part) for the elements of a sweep that reads the row from memory.
+template <class R, class P, int kThreads, int kUnroll, class S, class F>
+LOSSC_INLINE void sweep_memory(const typename R::Streams& streams, const S& span, F f) {
+  const u64 policy = cache_policy(P::kKeep);
+#pragma unroll 1
+  for (int v = span.vector(0); v < span.vectors; v += kThreads * kUnroll) {
+    typename R::Raw raw[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (span.has(v + u * kThreads)) P::template load<P::kKeep>(raw[u], streams, v + u * kThreads, policy);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (span.has(v + u * kThreads)) f(raw[u], (v + u * kThreads) * R::kWidth, Part{0, R::kWidth});
+    }
+  }
+  edges<R>(span, [&](int first, Part part) {
+    typename R::Raw raw;
+    P::load_edge(raw, streams, first, part);
+    f(raw, first, part);
+  });
+}
+
+/// The row is loaded once and stays in registers.
+template <class R, int kBlock, int kVectors>
+struct Registers {
+  static constexpr int kThreads = kBlock;
+  static constexpr int kSlots = kThreads * kVectors;
+  typename R::Raw raw[kVectors];
+
+  template <class S>
+  __device__ __forceinline__ void fetch(const typename R::Streams& streams, const S& span) {
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+      const int v = span.vector(k);
+      if (span.has(v)) R::template load<Keep::normal>(raw[k], streams, v, 0);
+    }
+  }
+  /// f(raw, first element, part) for some elements of every thread.
+  template <class P, class S, class F>
+  __device__ __forceinline__ void sample(const typename R::Streams& streams, const S& span, F f) {
+    if (span.has(span.vector(0))) f(raw[0], span.vector(0) * R::kWidth, Part{0, R::kWidth});
+    edges<R>(span, [&](int first, Part part) {
+      typename R::Raw edge;
+      P::load_edge(edge, streams, first, part);
+      f(edge, first, part);
+    });
+  }
+  /// f(raw, first element, part) for all elements.
+  template <class P, class S, class F>
+  __device__ __forceinline__ void sweep(const typename R::Streams& streams, const S& span, F f) {
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+      const int v = span.vector(k);
+      if (span.has(v)) f(raw[k], v * R::kWidth, Part{0, R::kWidth});
+    }
+    edges<R>(span, [&](int first, Part part) {
+      typename R::Raw edge;
+      P::load_edge(edge, streams, first, part);
+      f(edge, first, part);
+    });
+  }
+};
+
+/// Every sweep reads the row again; hints keep it in the second-level cache until the last one.
+template <class R, int kBlock, int kUnroll>
+struct Streaming {
+  static constexpr int kThreads = kBlock;
+  static constexpr int kSlots = 0x7fffffff;
+
+  template <class S>
+  __device__ __forceinline__ void fetch(const typename R::Streams&, const S&) {}
+
+  template <class P, class S, class F>
+  __device__ __forceinline__ void sample(const typename R::Streams& streams, const S& span, F f) {
+    typename R::Raw raw;
+    const u64 policy = cache_policy(P::kKeep);
+    const int v = span.vector(0);
+    if (span.has(v)) {
+      P::template load<P::kKeep>(raw, streams, v, policy);
+      f(raw, v * R::kWidth, Part{0, R::kWidth});
+    }
+    edges<R>(span, [&](int first, Part part) {
+      P::load_edge(raw, streams, first, part);
+      f(raw, first, part);
+    });
+  }
+  template <class P, class S, class F>
+  __device__ __forceinline__ void sweep(const typename R::Streams& streams, const S& span, F f) {
+    sweep_memory<R, P, kThreads, kUnroll>(streams, span, f);
+  }
+};
+
+// ---- the row's program
+
+/// Sums are added; of equal tops the one at the smallest place stays.
+template <int kSums, int kTops>
+struct Record {
+  float sums[kSums > 0 ? kSums : 1];
+  float tops[kTops > 0 ? kTops : 1];
+  int places[kTops > 0 ? kTops : 1];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sums[i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kTops; ++i) {
+      tops[i] = -infinity();
+      places[i] = 0x7fffffff;
+    }
+  }
+  __device__ __forceinline__ void merge(const Record& o) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sums[i] += o.sums[i];
+#pragma unroll
+    for (int i = 0; i < kTops; ++i) {
+      if (o.tops[i] > tops[i] || (o.tops[i] == tops[i] && o.places[i] < places[i])) {
+        tops[i] = o.tops[i];
+        places[i] = o.places[i];
+      }
+    }
+  }
+  __device__ __forceinline__ Record from_lane(int mask) const {
+    Record o;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) o.sums[i] = __shfl_xor_sync(0xffffffffu, sums[i], mask);
+#pragma unroll
+    for (int i = 0; i < kTops; ++i) {
+      o.tops[i] = __shfl_xor_sync(0xffffffffu, tops[i], mask);
+      o.places[i] = __shfl_xor_sync(0xffffffffu, places[i], mask);
+    }
+    return o;
+  }
+};
+
+/// All threads' records merged, in thread 0. Ends before other threads may write `warps` again only after a
+/// barrier of the caller's.
+template <int kThreads, class Rec>
+LOSSC_INLINE void merge_block(Rec& record, Rec* warps) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) record.merge(record.from_lane(mask));
+  constexpr int kWarps = kThreads / 32;
+  if constexpr (kWarps > 1) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (lane == 0) warps[warp] = record;
+    __syncthreads();
+    if (warp == 0) {
+      record.clear();
+      if (lane < kWarps) record = warps[lane];
+#pragma unroll
+      for (int mask = kWarps / 2; mask > 0; mask /= 2) record.merge(record.from_lane(mask));
+    }
+  }
+}
+
+template <class R, class Source, class Args>
+struct RowProgram {
+  static constexpr int kThreads = Source::kThreads;
+  static constexpr int kWidth = R::kWidth;
+  static constexpr int kWarps = kThreads / 32;
+  typedef Span<R, kThreads> S;
+
+  struct Shared {
+    typename R::Row row;
+    int good;
+    Record<R::kMaxSums, R::kMaxTops> warps[kWarps];
+  };
+
+  const Args& a;
+  i64 row;
+  Shared& shared;
+  typename R::Streams streams;
+  S span;
+  Source source;
+
+  __device__ __forceinline__ RowProgram(const Args& args, i64 r, Shared& s)
+      : a(args), row(r), shared(s), streams(R::open(args, r)), span(R::first(streams), R::kFirstBytes, Source::kSlots) {
+    R::advance(streams, span.head);
+  }
+
+  /// Starts to read the row. False: the row is not read, and is done.
+  __device__ __forceinline__ bool begin() {
+    if (threadIdx.x == 0) R::mark(a, row);
+    if (!R::active(a, row)) {
+      if (threadIdx.x == 0) R::skip(a, row);
+      if constexpr (R::kEmits) clear_gradient();
+      return false;
+    }
+    if constexpr (R::kSweeps > 0) source.fetch(streams, span);
+    if (threadIdx.x == 0) R::begin(a, row, shared.row);
+    __syncthreads();
+    return true;
+  }
+
+  template <class P>
+  __device__ __forceinline__ void phase() {
+#pragma unroll 1
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      if constexpr (P::kAnchors > 0) find_anchors<P>(attempt == 1);
+      const typename P::Operands o(shared.row);
+      typedef Record<P::kSums, P::kTops> Rec;
+      Rec record;
+      record.clear();
+      source.template sweep<P>(streams, span, [&](const typename R::Raw& raw, int first, Part part) {
+        float vector_sums[P::kSums > 0 ? P::kSums : 1] = {};
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          if (i < part.begin || i >= part.end) continue;
+          float sums[P::kSums > 0 ? P::kSums : 1], tops[P::kTops > 0 ? P::kTops : 1];
+          o.terms(R::input(raw, i), sums, tops);
+#pragma unroll
+          for (int k = 0; k < P::kSums; ++k) vector_sums[k] += sums[k];
+#pragma unroll
+          for (int k = 0; k < P::kTops; ++k) {
+            if (!(tops[k] > record.tops[k])) continue;
+            record.tops[k] = tops[k];
+            record.places[k] = span.head + first + i;
+          }
+        }
+#pragma unroll
+        for (int k = 0; k < P::kSums; ++k) record.sums[k] += vector_sums[k];
+      });
+      merge_block<kThreads>(record, reinterpret_cast<Rec*>(shared.warps));
+      if (threadIdx.x == 0) shared.good = P::finish(a, row, shared.row, record.sums, record.tops, record.places);
+      __syncthreads();
+      if (P::kAnchors == 0 || shared.good) return;
+    }
+  }
+
+  /// Anchors are the largest of a sample of the row, or (exact) of all.
+  template <class P>
+  __device__ __forceinline__ void find_anchors(bool exact) {
+    const typename P::Arguments o(shared.row);
+    typedef Record<0, P::kAnchors> Rec;
+    Rec record;
+    record.clear();
+    auto raise = [&](const typename R::Raw& raw, int, Part part) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        if (i < part.begin || i >= part.end) continue;
+        float x[P::kAnchors];
+        o.arguments(R::input(raw, i), x);
+#pragma unroll
+        for (int k = 0; k < P::kAnchors; ++k) record.tops[k] = fmaxf(record.tops[k], x[k]);
+      }
+    };
+    if (exact) {
+      sweep_memory<R, P, kThreads, 1>(streams, span, raise);  // rare: small code counts
+    } else {
+      source.template sample<P>(streams, span, raise);
+    }
+    merge_block<kThreads>(record, reinterpret_cast<Rec*>(shared.warps));
+    if (threadIdx.x == 0) P::set_anchors(shared.row, record.tops, exact);
+    __syncthreads();
+  }
+
+  // ---- the gradient
+
+  typedef typename R::Gradient G;
+  static constexpr int kGradientBytes = sizeof(typename G::Bits);
+
+  __device__ __forceinline__ void emit() {
+    if (!shared.row.live) {
+      clear_gradient();
+      return;
+    }
+    char* gradient = address(a.tensors[R::kGradientTensor], row);
+    char* vectors = gradient + span.head * kGradientBytes;
+    const bool aligned = (reinterpret_cast<u64>(vectors) & 15) == 0;
+    const u64 policy = cache_policy(R::Emit::kStore);
+    const typename R::Emit o(shared.row);
+    float old[R::kSparse > 0 ? R::kSparse : 1];
+    if constexpr (R::kSparse > 0 && R::kAccumulates) {
+#pragma unroll
+      for (int k = 0; k < R::kSparse; ++k) {
+        const int element = R::sparse_index(shared.row, k);
+        if (inside(element) && span.owns(element)) old[k] = G::read(gradient + i64(element) * kGradientBytes);
+      }
+    }
+    source.template sweep<typename R::Emit>(streams, span, [&](const typename R::Raw& raw, int first, Part part) {
+      char* place = vectors + i64(first) * kGradientBytes;
+      Vector<G, kWidth> out;
+      float g[kWidth];
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        if (i < part.begin || i >= part.end) {
+          g[i] = 0.0f;
+          continue;
+        }
+        g[i] = o.gradient(R::input(raw, i));
+      }
+      const bool whole = part.end - part.begin == kWidth;
+      if constexpr (R::kAccumulates) {
+        Vector<G, kWidth> before;
+        if (whole) {
+          before.template load<Keep::normal>(place, aligned, 0);
+        } else {
+          before.load_elements(place, part.begin, part.end);
+        }
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) g[i] += before.get(i);
+      }
+      out.set(g);
+      if (whole) {
+        out.template store<R::Emit::kStore>(place, aligned, policy);
+      } else {
+        out.store_elements(place, part.begin, part.end);
+      }
+    });
+    if constexpr (R::kSparse > 0) {
+#pragma unroll
+      for (int k = 0; k < R::kSparse; ++k) {
+        const int element = R::sparse_index(shared.row, k);
+        if (!inside(element) || !span.owns(element)) continue;
+        float v = R::sparse_value(shared.row, k);
+        if constexpr (R::kAccumulates) v += old[k];
+        G::write(gradient + i64(element) * kGradientBytes, v);
+      }
+    }
+    clear_padding(gradient);
+  }
+
+  __device__ __forceinline__ static bool inside(int element) {
+    return static_cast<unsigned>(element) < static_cast<unsigned>(R::kVocab);
+  }
+
+  __device__ __forceinline__ void clear_gradient() {
+    if constexpr (!R::kAccumulates) {
+      char* gradient = address(a.tensors[R::kGradientTensor], row);
+      const i64 bytes = i64(R::kVocab) * kGradientBytes;
+      const i64 head = (16 - (reinterpret_cast<u64>(gradient) & 15)) & 15;
+      if (head >= bytes) {
+        clear_bytes(gradient, bytes);
+      } else {
+        const i64 vectors = (bytes - head) / 16;
+        clear_bytes(gradient, head);
+        const unsigned zeros[4] = {0, 0, 0, 0};
+        for (i64 v = threadIdx.x; v < vectors; v += kThreads) {
+          store16<Keep::normal>(gradient + head + 16 * v, zeros, 0);
+        }
+        clear_bytes(gradient + head + 16 * vectors, bytes - head - 16 * vectors);
+      }
+      clear_padding(gradient);
+    }
+  }
+  __device__ __forceinline__ void clear_padding(char* gradient) {
+    if constexpr (!R::kAccumulates) clear_bytes(gradient + i64(R::kVocab) * kGradientBytes, a.head.gradient_padding);
+  }
+  __device__ __forceinline__ static void clear_bytes(char* p, i64 count) {
+    for (i64 i = threadIdx.x; i < count; i += kThreads) p[i] = 0;
+  }
+};
+
+}  // namespace lossc::cuda
