@@ -28,12 +28,13 @@ struct Figure {
 
 class GraphBuilder {
  public:
-  GraphBuilder(const Spec& spec, const LossRegistry& registry) : spec_(spec), registry_(registry) {
+  GraphBuilder(const Spec& spec, const LossRegistry& registry, const TensorUses& known)
+      : spec_(spec), registry_(registry) {
     Graph& g = loss_.graph;
     g.add_map({"segment_ids", Space::rows, Space::segments});
     g.add_map({"pairs.chosen", Space::pairs, Space::segments});
     g.add_map({"pairs.rejected", Space::pairs, Space::segments});
-    shared_ = std::make_unique<SharedTensors>(g, spec, registry);
+    shared_ = std::make_unique<SharedTensors>(g, spec, registry, known);
     loss_.logits = shared_->logits().node();
     loss_.vocab = spec.vocab;
   }
@@ -51,6 +52,8 @@ class GraphBuilder {
     finish_row_conditions();
     return std::move(loss_);
   }
+
+  const TensorUses& uses() const { return shared_->uses(); }
 
  private:
   struct Child {
@@ -88,6 +91,10 @@ class GraphBuilder {
     return select(c.counts(), select(shared_->bad(), constant(kNaN), value), 0.0);
   }
 
+  // 0, and NaN where a row that counts is bad: a row with a bad segment id is in no segment, so that sums
+  // over segments and pairs do not see it.
+  Expr bad_guard(ChildContext& c) { return sum(row_value(c, constant(0))); }
+
   Expr at_least_one(Expr count) { return max(count, 1.0); }
 
   void add_child(const ChildSpec& spec) {
@@ -119,8 +126,7 @@ class GraphBuilder {
       } else if (reduction == "sequence_sum_mean") {
         total = sum(c.segment_sum(child.value)) / at_least_one(c.sequence_count());
       }
-      // A row with a bad segment id is in no segment, yet its child is NaN.
-      if (counts_by_segment(spec, definition)) total = total + sum(row_value(c, constant(0)));
+      if (counts_by_segment(spec, definition)) total = total + bad_guard(c);
     } else if (domain == Space::segments) {
       Expr n = c.segment_count();
       child.value = select(n > 0.0, raw, 0.0);
@@ -136,8 +142,7 @@ class GraphBuilder {
       } else if (reduction == "sequence_sum_mean") {
         total = sum(weighted) / at_least_one(c.sequence_count());
       }
-      // A row with a bad segment id is in no segment, yet its child is NaN.
-      total = total + sum(row_value(c, constant(0)));
+      total = total + bad_guard(c);
     } else {
       child.value = select(c.pair_counts(), raw, 0.0);
       if (reduction == "pair_mean") {
@@ -147,9 +152,9 @@ class GraphBuilder {
       } else if (reduction == "divisor") {
         total = sum(child.value) / c.divisor();
       }
-      total = total + sum(row_value(c, constant(0)));
+      total = total + bad_guard(c);
     }
-    if (!bool(total))
+    if (total.empty())
       throw Error(ErrorCode::internal, fmt::format("reduction \"{}\" is not built", reduction));
     child.loss = total;
     child.weight = spec.weight ? shared_->number(*spec.weight) : constant(1);
@@ -173,12 +178,10 @@ class GraphBuilder {
   }
 
   // entropy and token_accuracy exist for the logits block and for every child.
-  static std::optional<MetricValue> common_metric(ChildContext& c, const std::string& name) {
-    if (name == "entropy") return MetricValue{MetricValue::Summary::mean, entropy(c.logits())};
-    if (name == "token_accuracy") {
-      return MetricValue{MetricValue::Summary::mean, indicator(equal(argmax(c.logits()), c.labels()))};
-    }
-    return std::nullopt;
+  static Expr common_metric(ChildContext& c, const std::string& name) {
+    if (name == "entropy") return entropy(c.logits());
+    if (name == "token_accuracy") return indicator(equal(argmax(c.logits()), c.labels()));
+    return {};
   }
 
   void add_metric(const MetricSpec& metric) {
@@ -187,7 +190,8 @@ class GraphBuilder {
     if (as_sum || as_count) name = name.substr(0, name.rfind('.'));
     const std::size_t dot = name.find('.');
     ChildContext* c = base_.get();
-    std::optional<MetricValue> value;
+    Expr value;
+    MetricDefinition form;
     if (dot == std::string::npos) {
       base_counts_ = true;
       value = common_metric(*c, name);
@@ -196,43 +200,49 @@ class GraphBuilder {
       c = child.context.get();
       const std::string figure = name.substr(dot + 1);
       for (const MetricDefinition& definition : registry_.at(child.spec->type).metrics) {
-        if (definition.name == figure) value = definition.value(*c);
+        if (definition.name != figure) continue;
+        form = definition;
+        value = definition.value(*c);
       }
-      if (!value) value = common_metric(*c, figure);
+      if (value.empty()) value = common_metric(*c, figure);
     }
-    if (!value)
+    if (value.empty())
       throw Error(ErrorCode::invalid_spec, fmt::format("metrics: no metric is called \"{}\"", metric.name));
-    loss_.scalars.push_back(
-        {"metric." + metric.name, summarise(*c, *value, as_sum, as_count, metric.per_document).node()});
+    if ((space(value) == Space::pairs) != form.of_pairs) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("metric \"{}\": its value lives in space {}, its definition says {}pairs",
+                              metric.name, graph().space_name(space(value)), form.of_pairs ? "" : "not "));
+    }
+    Expr result = summarise(*c, value, form.summary, metric.per_document, as_sum, as_count);
+    loss_.scalars.push_back({"metric." + metric.name, result.node()});
   }
 
-  Expr summarise(ChildContext& c, const MetricValue& metric, bool as_sum, bool as_count, bool per_document) {
-    using Summary = MetricValue::Summary;
-    const Space where = space(metric.value);
-    if (metric.summary == Summary::total) {
-      return as_count ? sum(indicator(c.segment_count() > 0.0)) : sum(metric.value);
-    }
-    if (metric.summary == Summary::min || metric.summary == Summary::max) {
-      const bool is_min = metric.summary == Summary::min;
+  Expr summarise(ChildContext& c, Expr value, MetricDefinition::Summary summary, bool per_document,
+                 bool as_sum, bool as_count) {
+    using Summary = MetricDefinition::Summary;
+    const Space where = space(value);
+    if (summary == Summary::total) return sum(value) + bad_guard(c);
+    if (summary == Summary::min || summary == Summary::max) {
+      const bool is_min = summary == Summary::min;
       Expr rest = constant(is_min ? kInfinity : -kInfinity);
       Expr counting = where == Space::segments ? c.segment_count() > 0.0 : c.counts();
-      Expr values = select(counting, metric.value, rest);
-      return wrap(graph().apply(is_min ? Op::reduce_min : Op::reduce_max, values.node()));
+      Expr values = select(counting, value, rest);
+      return wrap(graph().apply(is_min ? Op::reduce_min : Op::reduce_max, values.node())) + bad_guard(c);
     }
     Figure figure;
     if (per_document) {
-      Expr rows = where == Space::segments ? c.to_rows(metric.value) : metric.value;
-      figure = {sum(c.segment_mean(row_value(c, rows))), c.sequence_count()};
+      Expr rows = where == Space::segments ? c.to_rows(value) : value;
+      figure = {sum(c.segment_mean(row_value(c, rows))) + bad_guard(c), c.sequence_count()};
     } else if (where == Space::segments) {
       Expr n = c.segment_count();
-      figure = {sum(select(n > 0.0, n * metric.value, 0.0)), c.row_count()};
+      figure = {sum(select(n > 0.0, n * value, 0.0)) + bad_guard(c), c.row_count()};
     } else if (where == Space::pairs) {
-      figure = {sum(select(c.pair_counts(), metric.value, 0.0)), sum(indicator(c.pair_counts()))};
+      figure = {sum(select(c.pair_counts(), value, 0.0)) + bad_guard(c), sum(indicator(c.pair_counts()))};
     } else {
-      figure = {sum(row_value(c, metric.value)), c.row_count()};
+      figure = {sum(row_value(c, value)), c.row_count()};
     }
     if (as_count) return figure.count;
-    if (as_sum || metric.summary == Summary::sum) return figure.total;
+    if (as_sum || summary == Summary::sum) return figure.total;
     return figure.total / at_least_one(figure.count);
   }
 
@@ -253,7 +263,7 @@ class GraphBuilder {
       if (name == "logprobs") value = base_->logprob();
       if (name == "entropy") value = entropy(base_->logits());
       if (name == "lse") value = base_->lse();
-      if (!bool(value))
+      if (value.empty())
         throw Error(ErrorCode::invalid_spec, fmt::format("outputs: no output is called \"{}\"", name));
       value = row_value(*base_, value);
     }
@@ -264,12 +274,12 @@ class GraphBuilder {
     Expr active, live;
     for (Child& child : children_) {
       Expr counts = child.context->counts();
-      active = active ? active || counts : counts;
-      live = live ? live || child.guard : child.guard;
+      active = active.empty() ? counts : active || counts;
+      live = live.empty() ? child.guard : live || child.guard;
     }
-    if (base_counts_) active = active ? active || base_->counts() : base_->counts();
-    if (!bool(active)) active = wrap(graph().boolean(false));
-    if (!bool(live)) live = wrap(graph().boolean(false));
+    if (base_counts_) active = active.empty() ? base_->counts() : active || base_->counts();
+    if (active.empty()) active = wrap(graph().boolean(false));
+    if (live.empty()) live = wrap(graph().boolean(false));
     loss_.active = active.node();
     loss_.live = live.node();
     loss_.bad = shared_->bad().node();
@@ -288,7 +298,14 @@ class GraphBuilder {
 }  // namespace
 
 LossGraph build_graph(const Spec& spec, const LossRegistry& registry) {
-  return GraphBuilder(spec, registry).build();
+  // Each build learns which tensors are read, the next marks their bad rows everywhere.
+  TensorUses known;
+  while (true) {
+    GraphBuilder builder(spec, registry, known);
+    LossGraph loss = builder.build();
+    if (builder.uses() == known) return loss;
+    known = builder.uses();
+  }
 }
 
 }  // namespace lossc::ir

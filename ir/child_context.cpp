@@ -19,10 +19,6 @@ const InputDefinition* find_input(const LossDefinition* definition, std::string_
   return nullptr;
 }
 
-bool is_label_figure(const std::string& name) {
-  return name == "logprobs" || name.find("token_accuracy") != std::string::npos;
-}
-
 }  // namespace
 
 bool counts_by_segment(const ChildSpec& spec, const LossDefinition& definition) {
@@ -30,63 +26,65 @@ bool counts_by_segment(const ChildSpec& spec, const LossDefinition& definition) 
          spec.reduction == "sequence_sum_mean";
 }
 
-SharedTensors::SharedTensors(Graph& graph, const Spec& spec, const LossRegistry& registry)
-    : graph_(graph), spec_(spec) {
+SharedTensors::SharedTensors(Graph& graph, const Spec& spec, const LossRegistry& registry,
+                             const TensorUses& known)
+    : graph_(graph), spec_(spec), known_(known) {
+  // A definition's own word counts, whether or not its expression reads the labels.
   for (const ChildSpec& child : spec.losses) {
-    const LossDefinition& definition = registry.at(child.type);
-    uses_segments_ = uses_segments_ || counts_by_segment(child, definition);
-    std::string labels = "labels";
-    if (auto rename = child.inputs.find("labels"); rename != child.inputs.end()) {
-      if (!rename->second) continue;
-      labels = *rename->second;
-    }
-    label_names_.insert(labels);
-    if (find_input(&definition, "labels") != nullptr) required_labels_.insert(labels);
-    for (const MetricSpec& metric : spec.metrics) {
-      if (metric.name.rfind(child.name + ".", 0) == 0 && is_label_figure(metric.name))
-        required_labels_.insert(labels);
-    }
+    const InputDefinition* labels = find_input(&registry.at(child.type), "labels");
+    if (labels == nullptr || !labels->required) continue;
+    const auto rename = child.inputs.find("labels");
+    const bool renamed = rename != child.inputs.end() && rename->second.has_value();
+    uses_.needed_labels.insert(renamed ? *rename->second : "labels");
   }
-  for (const std::string& output : spec.outputs) {
-    if (output.find('.') != std::string::npos) continue;
-    label_names_.insert("labels");
-    if (is_label_figure(output)) required_labels_.insert("labels");
-  }
-  for (const MetricSpec& metric : spec.metrics) {
-    uses_segments_ =
-        uses_segments_ || metric.per_document || metric.name.find(".segments") != std::string::npos;
-    const bool of_block = metric.name.rfind("entropy", 0) == 0 || metric.name.rfind("token_accuracy", 0) == 0;
-    if (!of_block) continue;
-    label_names_.insert("labels");
-    if (is_label_figure(metric.name)) required_labels_.insert("labels");
-  }
-  for (const auto& [name, tensor] : spec.tensors)
-    uses_segments_ = uses_segments_ || tensor.space == "segments";
 }
 
 Expr SharedTensors::logits() {
   return wrap(graph_.input("logits", Space::element));
 }
 
-Expr SharedTensors::labels(const std::string& name) {
-  return wrap(required_labels_.count(name) > 0 ? graph_.input(name, Space::rows, Kind::index)
-                                               : graph_.optional_input(name, Space::rows, Kind::index, 0));
+Expr SharedTensors::labels_input(const std::string& name) {
+  return wrap(known_.needed_labels.count(name) > 0
+                  ? graph_.input(name, Space::rows, Kind::index)
+                  : graph_.optional_input(name, Space::rows, Kind::index, 0));
+}
+
+Expr SharedTensors::labels(const std::string& name, bool needed) {
+  uses_.labels.insert(name);
+  if (needed) uses_.needed_labels.insert(name);
+  return labels_input(name);
 }
 
 Expr SharedTensors::mask(const std::string& name) {
   return wrap(graph_.optional_input(name, Space::rows, Kind::boolean, 1));
 }
 
+Expr SharedTensors::segment_ids_input() {
+  return wrap(known_.segments ? graph_.input("segment_ids", Space::rows, Kind::index)
+                              : graph_.optional_input("segment_ids", Space::rows, Kind::index, 0));
+}
+
 Expr SharedTensors::segment_ids() {
-  return wrap(graph_.input("segment_ids", Space::rows, Kind::index));
+  uses_.segments = true;
+  return segment_ids_input();
+}
+
+Expr SharedTensors::along(Op op, Expr a, std::string_view map) {
+  uses_.segments = true;
+  return wrap(graph_.along(op, a.node(), map));
 }
 
 Expr SharedTensors::bad() {
   Expr any = wrap(graph_.boolean(false));
-  for (const std::string& name : label_names_)
-    any = any || constant(static_cast<double>(spec_.vocab)) <= labels(name);
-  if (uses_segments_) any = any || equal(segment_ids(), kBadSegment);
+  for (const std::string& name : known_.labels)
+    any = any || constant(static_cast<double>(spec_.vocab)) <= labels_input(name);
+  if (known_.segments || known_.advantages) any = any || equal(segment_ids_input(), kBadSegment);
   return any;
+}
+
+Expr SharedTensors::row_advantages(const std::string& name) {
+  uses_.advantages = true;
+  return wrap(graph_.input(name, Space::rows));
 }
 
 Expr SharedTensors::number(const Number& number) {
@@ -137,11 +135,13 @@ Expr ChildContext::logits() {
 Expr ChildContext::labels() {
   const auto name = tensor_name("labels");
   if (!name) {
-    throw Error(ErrorCode::invalid_spec,
-                fmt::format("losses.{}.inputs.labels: null opts out of labels, but {} needs them",
-                            spec_->name, definition_->name));
+    throw Error(
+        ErrorCode::invalid_spec,
+        fmt::format("losses.{}.inputs.labels: found null; allowed: a tensor's name, as {} or one of its "
+                    "metrics in this spec reads labels",
+                    spec_->name, definition_->name));
   }
-  return shared_.labels(*name);
+  return shared_.labels(*name, true);
 }
 
 Expr ChildContext::logprob() {
@@ -190,6 +190,7 @@ Expr ChildContext::input(std::string_view name) {
                 fmt::format("loss type \"{}\": input \"{}\" has unknown space \"{}\"", definition_->name,
                             name, definition->space));
   }
+  if (space->second == Space::segments) shared_.segment_ids();
   Graph& g = shared_.graph();
   return shared_.wrap(definition->required
                           ? g.input(*tensor, space->second)
@@ -202,7 +203,7 @@ Expr ChildContext::advantages() {
   if (auto it = tensors.find(name); it != tensors.end() && it->second.space == "segments") {
     return to_rows(shared_.wrap(shared_.graph().input(name, Space::segments)));
   }
-  return shared_.wrap(shared_.graph().input(name, Space::rows));
+  return shared_.row_advantages(name);
 }
 
 Expr ChildContext::parameter(std::string_view name) {
@@ -262,7 +263,7 @@ bool ChildContext::flag(std::string_view name) const {
 Expr ChildContext::counts() {
   Expr counts = shared_.wrap(shared_.graph().boolean(true));
   if (const auto mask = tensor_name("mask")) counts = counts && shared_.mask(*mask);
-  if (const auto labels = tensor_name("labels")) counts = counts && !(shared_.labels(*labels) < 0.0);
+  if (const auto labels = tensor_name("labels")) counts = counts && !(shared_.labels(*labels, false) < 0.0);
   if (spec_ != nullptr && counts_by_segment(*spec_, *definition_)) {
     counts = counts && !equal(shared_.segment_ids(), kNoSegment);
   }
@@ -279,11 +280,11 @@ bool ChildContext::count_empty() const {
 }
 
 Expr ChildContext::segment_sum(Expr rows) {
-  return shared_.wrap(shared_.graph().along(Op::segment_sum, masked(rows).node(), "segment_ids"));
+  return shared_.along(Op::segment_sum, masked(rows), "segment_ids");
 }
 
 Expr ChildContext::segment_count() {
-  return shared_.wrap(shared_.graph().along(Op::segment_sum, indicator(counts()).node(), "segment_ids"));
+  return shared_.along(Op::segment_sum, indicator(counts()), "segment_ids");
 }
 
 Expr ChildContext::segment_mean(Expr rows) {
@@ -292,23 +293,22 @@ Expr ChildContext::segment_mean(Expr rows) {
   Expr length = max(segment_count(), 1.0);
   if (const auto name = tensor_name("label_counts")) {
     Expr document = shared_.wrap(g.optional_input(*name, Space::rows, Kind::real, -1));
-    Expr whole =
-        shared_.wrap(g.along(Op::segment_max, select(counts(), document, -1.0).node(), "segment_ids"));
+    Expr whole = shared_.along(Op::segment_max, select(counts(), document, -1.0), "segment_ids");
     length = select(whole > 0.0, whole, length);
   }
   return segment_sum(rows) / length;
 }
 
 Expr ChildContext::to_rows(Expr segments) {
-  return shared_.wrap(shared_.graph().along(Op::gather, segments.node(), "segment_ids"));
+  return shared_.along(Op::gather, segments, "segment_ids");
 }
 
 Expr ChildContext::chosen(Expr segments) {
-  return shared_.wrap(shared_.graph().along(Op::gather, segments.node(), "pairs.chosen"));
+  return shared_.along(Op::gather, segments, "pairs.chosen");
 }
 
 Expr ChildContext::rejected(Expr segments) {
-  return shared_.wrap(shared_.graph().along(Op::gather, segments.node(), "pairs.rejected"));
+  return shared_.along(Op::gather, segments, "pairs.rejected");
 }
 
 Expr ChildContext::row_count() {
@@ -325,7 +325,10 @@ Expr ChildContext::batch_mean(Expr rows) {
 
 Expr ChildContext::sequence_count() {
   Graph& g = shared_.graph();
-  if (count_empty()) return shared_.wrap(g.space_size(Space::segments));
+  if (count_empty()) {
+    shared_.segment_ids();
+    return shared_.wrap(g.space_size(Space::segments));
+  }
   return shared_.wrap(g.apply(Op::reduce_sum, indicator(segment_count() > 0.0).node()));
 }
 

@@ -15,17 +15,36 @@ namespace lossc::ir {
 inline constexpr int kNoSegment = -1;
 inline constexpr int kBadSegment = -2;
 
-/// Tensors, parameters and conditions of one spec. A tensor is required if any user of it needs it.
+/// Which of a batch's index tensors a spec's graph reads, and how. Known once the graph is built.
+struct TensorUses {
+  std::set<std::string> labels;         ///< Read to tell which rows count, or for their values.
+  std::set<std::string> needed_labels;  ///< Read for their values: a batch cannot leave them out.
+  bool segments = false;                ///< A batch must have segments.
+  bool advantages = false;  ///< Segments, where a batch has them, may say whose advantage is read.
+
+  bool operator==(const TensorUses&) const = default;
+};
+
+/// Tensors, parameters and conditions of one spec. A tensor is required if any user of it needs it. What is
+/// read is learned while the graph is built, what is bad depends on all of it: `known` is what an earlier
+/// build learned, uses() what this one did.
 class SharedTensors {
  public:
-  SharedTensors(Graph& graph, const Spec& spec, const LossRegistry& registry);
+  SharedTensors(Graph& graph, const Spec& spec, const LossRegistry& registry, const TensorUses& known);
+
+  const TensorUses& uses() const { return uses_; }
 
   const Spec& spec() const { return spec_; }
   Graph& graph() { return graph_; }
   Expr logits();
-  Expr labels(const std::string& name);
+  /// `needed`: for their values, not only to tell which rows count.
+  Expr labels(const std::string& name, bool needed);
   Expr mask(const std::string& name);
   Expr segment_ids();
+  /// One a row; a batch may hold one a segment instead, which the runtime spreads over the rows.
+  Expr row_advantages(const std::string& name);
+  /// An operation along a map of segments or pairs.
+  Expr along(Op op, Expr a, std::string_view map);
   /// A label >= vocab or a segment id >= segments, in any tensor the program uses.
   Expr bad();
   /// A run-time parameter.
@@ -36,10 +55,12 @@ class SharedTensors {
   Expr constant(double value) { return wrap(graph_.constant(value)); }
 
  private:
+  Expr labels_input(const std::string& name);
+  Expr segment_ids_input();
+
   Graph& graph_;
   const Spec& spec_;
-  std::set<std::string> required_labels_, label_names_;
-  bool uses_segments_ = false;
+  TensorUses known_, uses_;
 };
 
 /// True when rows of this child must belong to a segment to count.

@@ -13,8 +13,7 @@ using ir::Op;
 using ir::Space;
 
 void need_value(Expr a) {
-  // Not `!a`: that is an expression of its own.
-  if (static_cast<bool>(a)) return;
+  if (!a.empty()) return;
   throw Error(ErrorCode::invalid_argument, "an empty expression has no value; assign one before use");
 }
 

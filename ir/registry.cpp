@@ -19,10 +19,9 @@ bool contains(const std::vector<T>& items, std::string_view item) {
   return std::find(items.begin(), items.end(), item) != items.end();
 }
 
-// Tensors that say what counts and which rows belong together: any child may use them.
+// Tensors that say what counts: any child may use them.
 const std::vector<std::string>& common_inputs() {
-  static const std::vector<std::string> names = {"labels",      "mask",         "cu_seqlens",
-                                                 "segment_ids", "num_segments", "label_counts"};
+  static const std::vector<std::string> names = {"labels", "mask", "label_counts"};
   return names;
 }
 
@@ -150,7 +149,6 @@ const std::vector<std::string>& allowed_reductions(const LossDefinition& definit
 
 std::vector<std::string> child_inputs(const LossDefinition& definition) {
   std::vector<std::string> names = common_inputs();
-  if (definition.domain == LossDomain::pairs) names.push_back("pairs");
   for (const InputDefinition& input : definition.inputs) {
     if (!contains(names, input.name)) names.push_back(input.name);
   }
@@ -178,8 +176,11 @@ std::vector<std::string> child_metrics(const LossDefinition& definition) {
   return names;
 }
 
-bool metric_takes_suffix(std::string_view metric) {
-  return !metric.ends_with("_sum") && !metric.ends_with("_min") && !metric.ends_with("_max");
+MetricForm metric_form(const LossDefinition& definition, std::string_view metric) {
+  for (const MetricDefinition& own : definition.metrics) {
+    if (own.name == metric) return {own.summary == MetricDefinition::Summary::mean, own.of_pairs};
+  }
+  return {};
 }
 
 }  // namespace ir

@@ -14,8 +14,8 @@ const std::vector<std::string>& common_child_keys();
 /// The reductions that a spec may name, the default first.
 const std::vector<std::string>& allowed_reductions(const LossDefinition& definition);
 
-/// The tensors that a child may rename: the definition's, and those that say what counts and which rows
-/// belong together.
+/// The tensors that a child may rename: the definition's, and those that say what counts. Segments and pairs
+/// are the batch's: it has one set of them.
 std::vector<std::string> child_inputs(const LossDefinition& definition);
 
 /// May a child opt out of this tensor with null? True for `labels` and `mask` unless the loss itself needs
@@ -28,8 +28,10 @@ std::vector<std::string> child_metrics(const LossDefinition& definition);
 /// The figures of the whole batch, which every child has too.
 const std::vector<std::string>& batch_metrics();
 
-/// Suffixes that a metric of this name takes: `.sum` and `.count` for means, none for sums, minima and
-/// maxima.
-bool metric_takes_suffix(std::string_view metric);
+/// A mean takes the suffixes `.sum` and `.count`, and a weighting by document unless it is one of pairs.
+struct MetricForm {
+  bool mean = true, of_pairs = false;
+};
+MetricForm metric_form(const LossDefinition& definition, std::string_view metric);
 
 }  // namespace lossc::ir

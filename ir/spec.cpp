@@ -160,13 +160,27 @@ void check_metric(const Cursor& at, const MetricSpec& metric, const Spec& spec,
     at.fail(fmt::format("found the metric {}{} allowed: {}; each with .sum or .count too",
                         in_quotes(metric.name), hint.empty() ? ";" : hint, allowed));
   }
-  const bool mean = metric_takes_suffix(base);
-  if (!suffix.empty() && !mean) {
+  const std::size_t dot = base.find('.');
+  if (dot == std::string_view::npos) return;  // the batch's own figures are means over rows
+  const ChildSpec& child = *find_child(spec, base.substr(0, dot));
+  const std::string_view figure = base.substr(dot + 1);
+  const MetricForm form = metric_form(registry.at(child.type), figure);
+  if (!suffix.empty() && !form.mean) {
     at.fail(fmt::format("found {}; allowed: {} without {}, as it is no mean", in_quotes(metric.name),
                         in_quotes(base), suffix));
   }
-  if (metric.per_document && !mean) {
-    at.fail(fmt::format("found {} weighted by document; allowed: that for means", in_quotes(metric.name)));
+  if (metric.per_document && (!form.mean || form.of_pairs)) {
+    at.fail(
+        fmt::format("found {} weighted by document; allowed: that for means over rows or segments, and "
+                    "it is {}",
+                    in_quotes(metric.name), form.mean ? "a mean over pairs" : "no mean"));
+  }
+  const auto labels = child.inputs.find("labels");
+  if (figure == "token_accuracy" && labels != child.inputs.end() && !labels->second) {
+    at.fail(
+        fmt::format("found {}, which needs labels, and losses.{}.inputs.labels is null; allowed: it for "
+                    "children with labels",
+                    in_quotes(metric.name), child.name));
   }
 }
 
@@ -194,13 +208,24 @@ void read_metrics(const Cursor& root, const LossRegistry& registry, Spec& spec) 
   }
 }
 
-void read_outputs(const Cursor& root, Spec& spec) {
+void read_outputs(const Cursor& root, const LossRegistry& registry, Spec& spec) {
   const auto at = root.get("outputs");
   if (!at) return;
   std::vector<std::string> known = batch_outputs();
-  for (const ChildSpec& child : spec.losses) known.push_back(child.name + ".loss");
+  std::set<std::string> of_pairs;
+  for (const ChildSpec& child : spec.losses) {
+    const std::string name = child.name + ".loss";
+    if (registry.at(child.type).domain == LossDomain::pairs) {
+      of_pairs.insert(name);
+    } else {
+      known.push_back(name);
+    }
+  }
   std::set<std::string> taken;
   for (const Cursor& item : at->items("an array of output names: " + comma_list(known))) {
+    if (item.json().is_string() && of_pairs.contains(item.json().get<std::string>())) {
+      item.refuse(fmt::format("one number a row: {}. This loss is one of pairs", comma_list(known)));
+    }
     std::string name = item.word(known);
     if (!taken.insert(name).second) {
       item.fail(fmt::format("found {} a second time; allowed: each output once", in_quotes(name)));
@@ -265,7 +290,7 @@ Spec Spec::parse(std::string_view json, const LossRegistry& registry) {
   spec.params = references.values();
   read_tensors(root, registry, spec);
   read_metrics(root, registry, spec);
-  read_outputs(root, spec);
+  read_outputs(root, registry, spec);
   read_gradient(root, spec);
   read_parallel(root, spec);
   if (spec.losses.empty() && spec.metrics.empty() && spec.outputs.empty()) {

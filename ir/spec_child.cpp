@@ -27,6 +27,15 @@ const LossDefinition& read_type(const Cursor& at, const LossRegistry& registry) 
 
 void read_inputs(const Cursor& at, const LossDefinition& definition, ChildSpec& child) {
   const std::vector<std::string> known = child_inputs(definition);
+  at.expect_object("an object of input tensors: {\"teacher_logits\": \"teacher_b\"}");
+  for (const auto& [name, value] : at.json().items()) {
+    const std::vector<std::string>& shared = segment_tensors();
+    if (std::find(shared.begin(), shared.end(), name) == shared.end()) continue;
+    Cursor(value, at.path_of(name))
+        .fail(fmt::format("found {}; allowed: {}. A batch has one set of segments and pairs, which no child "
+                          "renames",
+                          in_quotes(name), comma_list(known)));
+  }
   at.expect_object("an object of input tensors: {\"teacher_logits\": \"teacher_b\"}", known);
   for (const auto& [name, value] : at.json().items()) {
     const Cursor input(value, at.path_of(name));
@@ -72,7 +81,16 @@ void read_reduction(const Cursor& at, const LossDefinition& definition, Referenc
 }  // namespace
 
 const std::vector<std::string>& reserved_tensors() {
-  static const std::vector<std::string> names = {"logits", "grad_logits", "grad_scale", "loss"};
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all = {"logits", "grad_logits", "grad_scale", "loss", "ignore_index"};
+    all.insert(all.end(), segment_tensors().begin(), segment_tensors().end());
+    return all;
+  }();
+  return names;
+}
+
+const std::vector<std::string>& segment_tensors() {
+  static const std::vector<std::string> names = {"cu_seqlens", "segment_ids", "num_segments", "pairs"};
   return names;
 }
 
@@ -134,8 +152,7 @@ ChildSpec read_child(const std::string& name, const Cursor& at, const Transform&
 
 std::map<std::string, std::string> spec_tensors(const std::vector<ChildSpec>& children,
                                                 const LossRegistry& registry) {
-  static const std::vector<std::string> own_kind = {"labels",       "mask",  "cu_seqlens", "segment_ids",
-                                                    "num_segments", "pairs", "advantages"};
+  static const std::vector<std::string> own_kind = {"labels", "mask", "advantages"};
   std::map<std::string, std::string> tensors;
   std::map<std::string, std::string> origin;
   for (const ChildSpec& child : children) {

@@ -15,6 +15,9 @@ ChildSpec read_child(const std::string& name, const Cursor& at, const Transform&
 /// Names that no tensor of a child may have: results, and what belongs to the whole program.
 const std::vector<std::string>& reserved_tensors();
 
+/// Names of the tensors that say which rows belong together: one set a batch, never renamed.
+const std::vector<std::string>& segment_tensors();
+
 /// Replaces what the object under `at` names (scale, softcap, temperature, order; null switches off) in
 /// `transform`; true if it names any. Numbers are called `prefix`.<key>.
 bool read_transform(const Cursor& at, const std::string& prefix, References& references,

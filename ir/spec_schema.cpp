@@ -170,24 +170,29 @@ Schema any_child(const LossRegistry& registry) {
 }
 
 Schema metrics_schema(const LossRegistry& registry) {
-  std::set<std::string> means, others;
+  std::set<std::string> means, of_pairs, others;
   for (const std::string& type : registry.names()) {
     for (const std::string& metric : child_metrics(registry.at(type))) {
-      (metric_takes_suffix(metric) ? means : others).insert(metric);
+      const MetricForm form = metric_form(registry.at(type), metric);
+      (!form.mean ? others : form.of_pairs ? of_pairs : means).insert(metric);
     }
   }
   means.insert(batch_metrics().begin(), batch_metrics().end());
   const std::vector<std::string> mean_list(means.begin(), means.end()),
-      other_list(others.begin(), others.end());
-  const std::string mean = fmt::format("(?:(?:{0}\\.)?{1}|{0}\\.{2})(?:\\.(?:sum|count))?", name_regex,
-                                       any_of(batch_metrics()), any_of(mean_list));
+      pair_list(of_pairs.begin(), of_pairs.end()), other_list(others.begin(), others.end());
+  constexpr std::string_view suffix = "(?:\\.(?:sum|count))?";
+  const std::string row_mean = fmt::format("(?:(?:{0}\\.)?{1}|{0}\\.{2}){3}", name_regex,
+                                           any_of(batch_metrics()), any_of(mean_list), suffix);
+  const std::string mean = pair_list.empty()
+                               ? row_mean
+                               : fmt::format("{}|{}\\.{}{}", row_mean, name_regex, any_of(pair_list), suffix);
   const std::string any =
       other_list.empty() ? mean : fmt::format("{}|{}\\.{}", mean, name_regex, any_of(other_list));
   Schema object = {{"type", "object"}, {"required", {"name"}}, {"additionalProperties", false}};
   object["properties"]["name"] = exactly(any);
   object["properties"]["weighting"] = words_or_null({"token", "document"});
   object["if"] = {{"properties", {{"weighting", {{"const", "document"}}}}}, {"required", {"weighting"}}};
-  object["then"]["properties"]["name"] = exactly(mean);
+  object["then"]["properties"]["name"] = exactly(row_mean);
   Schema item;
   item["anyOf"] = Schema::array({exactly(any), std::move(object)});
   return {{"type", "array"}, {"uniqueItems", true}, {"items", std::move(item)}};
@@ -225,6 +230,9 @@ Schema tensors_schema() {
   tensor["properties"]["dtype"]["enum"] = element_dtypes();
   tensor["properties"]["dtype"]["enum"].push_back(nullptr);
   tensor["properties"]["space"]["enum"] = {"rows", "segments", nullptr};
+  tensor["properties"]["space"]["description"] =
+      "of advantages: one a row, or one a segment; where it is not named, as many numbers as the batch has "
+      "rows are one a row";
   return {{"type", "object"}, {"additionalProperties", or_null(std::move(tensor))}};
 }
 

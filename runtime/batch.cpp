@@ -59,6 +59,17 @@ std::int64_t scalar_integer(std::string_view name, const TensorView& view) {
 
 }  // namespace
 
+void check_num_segments(std::int64_t segments, std::int64_t rows) {
+  constexpr std::int64_t most_empty = std::int64_t{1} << 24;
+  const std::int64_t most =
+      std::min<std::int64_t>(rows + most_empty, std::numeric_limits<std::int32_t>::max());
+  if (segments >= 0 && segments <= most) return;
+  refuse(
+      fmt::format("num_segments is {}; 0 to {} is allowed for {} rows: as many as there are rows, and {} "
+                  "without a row",
+                  segments, most, rows, most_empty));
+}
+
 std::int64_t Batch::size(Space space) const {
   switch (space) {
     case Space::scalar:
@@ -132,8 +143,8 @@ void Batch::find_segments(const Program::Impl& program, const TensorMap& bound) 
   const TensorView* ids = find(bound, "segment_ids");
   bool needed = false;
   for (const TensorSlot& slot : program.layout.tensors) {
-    needed =
-        needed || slot.name == "segment_ids" || slot.space == Space::segments || slot.space == Space::pairs;
+    needed = needed || (slot.name == "segment_ids" && slot.required) || slot.space == Space::segments ||
+             slot.space == Space::pairs;
   }
   if (cu != nullptr && ids != nullptr) {
     refuse("both \"cu_seqlens\" and \"segment_ids\" are given; segments are named by one of them");
@@ -183,9 +194,7 @@ void Batch::read_segment_ids(const TensorView& view, const TensorMap& bound) {
   check_integer("segment_ids", view);
   segments_ = scalar_integer("num_segments",
                              need(bound, "num_segments", "segment_ids come with a number of segments"));
-  if (segments_ < 0 || segments_ > std::numeric_limits<std::int32_t>::max()) {
-    refuse(fmt::format("num_segments is {}; 0 to 2147483647 is allowed", segments_));
-  }
+  check_num_segments(segments_, rows_);
   const Strided source = row_tensor("segment_ids", view, rows_);
   std::vector<std::int32_t>& ids = indices_["segment_ids"];
   ids.resize(static_cast<std::size_t>(rows_));
@@ -344,7 +353,8 @@ Strided Batch::labels(const Program::Impl& program, const TensorSlot& slot, cons
 void Batch::bind_slot(const Program::Impl& program, const TensorMap& bound, std::size_t index) {
   const TensorSlot& slot = program.layout.tensors[index];
   Strided& target = tensors_[index];
-  if (slot.name == "segment_ids" || slot.name.rfind("pairs.", 0) == 0) {
+  const bool no_segments = slot.name == "segment_ids" && indices_.count(slot.name) == 0;
+  if (!no_segments && (slot.name == "segment_ids" || slot.name.rfind("pairs.", 0) == 0)) {
     if (slot.name != "segment_ids" && find(bound, "pairs") == nullptr) {
       refuse("tensor \"pairs\" is missing: [n, 2], the chosen and the rejected segment of each pair");
     }

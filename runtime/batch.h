@@ -18,6 +18,10 @@ namespace lossc {
 
 using TensorMap = std::map<std::string, TensorView, std::less<>>;
 
+/// Throws Error(invalid_argument) for a number of segments that is negative, or so far above the rows that
+/// their memory would be that of a mistake.
+void check_num_segments(std::int64_t segments, std::int64_t rows);
+
 class Batch {
  public:
   /// `rows` < 0: taken from the logits, which must then be bound.

@@ -1,6 +1,7 @@
 #include "lossc/program.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -44,6 +45,8 @@ std::vector<DType> accepted(const TensorSlot& slot) {
 void describe_tensors(Program::Impl& program) {
   const Layout& layout = program.layout;
   bool segments = false, pairs = false;
+  // The rows of a batch are the logits', also where no result reads them.
+  program.inputs.push_back({"logits", space_text(ir::Space::element), {program.spec.logits_dtype}, true, ""});
   for (const TensorSlot& slot : layout.tensors) {
     const bool output = slot.name.rfind("output.", 0) == 0 || slot.name == "grad_logits";
     if (output) {
@@ -56,7 +59,11 @@ void describe_tensors(Program::Impl& program) {
       const std::string space = program.advantage_names.count(slot.name) > 0 && slot.space == ir::Space::rows
                                     ? "rows"
                                     : space_text(slot.space);
-      program.inputs.push_back({slot.name, space, accepted(slot), slot.required, ""});
+      const std::string doc =
+          program.advantage_names.count(slot.name) > 0 && slot.space == ir::Space::rows
+              ? "[rows], or [segments] where a batch has another number of segments than rows"
+              : "";
+      program.inputs.push_back({slot.name, space, accepted(slot), slot.required, doc});
       if (slot.kind == ir::Kind::index && slot.space == ir::Space::rows) {
         program.inputs.push_back({"ignore_index",
                                   "scalar",
@@ -66,7 +73,7 @@ void describe_tensors(Program::Impl& program) {
       }
     }
   }
-  if (pairs || segments || !program.advantage_names.empty()) {
+  if (pairs || segments) {
     const std::vector<DType> integers = {DType::i32, DType::i64};
     program.inputs.push_back(
         {"cu_seqlens", "segments", integers, false, "[segments + 1]: where each segment begins"});
@@ -90,23 +97,28 @@ void describe_tensors(Program::Impl& program) {
 }
 
 void check_device(const std::string& device) {
-  if (device == "interpreter") return;
-#ifdef LOSSC_HAS_LLVM
-  constexpr const char* devices = "cpu, interpreter";
-  if (device == "cpu") return;
-#else
-  constexpr const char* devices = "interpreter";
+  const std::vector<std::string> devices = available_devices();
+  if (std::find(devices.begin(), devices.end(), device) != devices.end()) return;
+#ifndef LOSSC_HAS_LLVM
   if (device == "cpu") {
     throw Error(ErrorCode::unsupported,
                 "this build has no CPU backend: it was configured with LOSSC_ENABLE_LLVM=OFF; use device "
                 "\"interpreter\" for small checks");
   }
 #endif
-  throw Error(ErrorCode::unsupported,
-              fmt::format("device \"{}\" is not available; this build has: {}", device, devices));
+  throw Error(ErrorCode::unsupported, fmt::format("device \"{}\" is not available; this build has: {}",
+                                                  device, fmt::join(devices, ", ")));
 }
 
 }  // namespace
+
+std::vector<std::string> available_devices() {
+  return {
+#ifdef LOSSC_HAS_LLVM
+      "cpu",
+#endif
+      "interpreter"};
+}
 
 Program Program::compile(const Spec& spec, const CompileOptions& options) {
   const LossRegistry& registry = options.registry != nullptr ? *options.registry : LossRegistry::builtin();

@@ -225,6 +225,10 @@ void SafetensorsFile::read_header(std::byte* bytes, std::size_t size, const std:
   }
   const std::string_view text(reinterpret_cast<const char*>(bytes) + prefix_size, header);
   if (!text.starts_with('{')) fail(name, "its header does not begin with '{'; this is no safetensors file");
+  // The parser takes a NUL byte for the end of its input.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    fail(name, fmt::format("its header has a NUL byte at {}; headers are padded with spaces", nul));
+  }
   const json entries_json = parse_json(text, name);
 
   std::byte* data = bytes + prefix_size + header;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #include "lossc/loss.h"
@@ -14,6 +15,9 @@
 
 namespace lossc::test {
 namespace {
+
+// `!expr` is a condition of the graph: a test whether an expression is there must not look like it.
+static_assert(!std::is_constructible_v<bool, Expr>);
 
 using Rows = std::vector<std::vector<double>>;
 

@@ -16,13 +16,13 @@ namespace {
 using lossc::LossContext;
 using lossc::LossDomain;
 using lossc::LossRegistry;
-using lossc::MetricValue;
+using lossc::MetricDefinition;
 using lossc::Range;
 
 // Loss types with every kind of key. Their values are never asked for: the reader alone is under test.
 LossRegistry make_registry() {
   const auto value = [](LossContext& c) { return c.logprob(); };
-  const auto metric = [](LossContext& c) { return MetricValue{MetricValue::Summary::mean, c.logprob()}; };
+  const auto metric = [](LossContext& c) { return c.logprob(); };
   LossRegistry registry;
   registry.add({.name = "cross_entropy",
                 .summary = "",
@@ -31,16 +31,17 @@ LossRegistry make_registry() {
                 .parameters = {{"label_smoothing", std::nullopt, Range::probability, ""}},
                 .value = value});
   registry.add({.name = "z_loss", .summary = "", .formula = "", .value = value});
-  registry.add(
-      {.name = "gspo",
-       .summary = "",
-       .formula = "",
-       .domain = LossDomain::segments,
-       .inputs = {{.name = "labels"}, {.name = "old_logprobs"}, {.name = "advantages"}},
-       .parameters = {{"epsilon_low", 3e-4, Range::non_negative, ""},
-                      {"epsilon_high", 4e-4, Range::non_negative, ""}},
-       .value = value,
-       .metrics = {{"ratio", "", metric}, {"ratio_sum", "", metric}, {"advantage_max", "", metric}}});
+  registry.add({.name = "gspo",
+                .summary = "",
+                .formula = "",
+                .domain = LossDomain::segments,
+                .inputs = {{.name = "labels"}, {.name = "old_logprobs"}, {.name = "advantages"}},
+                .parameters = {{"epsilon_low", 3e-4, Range::non_negative, ""},
+                               {"epsilon_high", 4e-4, Range::non_negative, ""}},
+                .value = value,
+                .metrics = {{"ratio", "", metric},
+                            {"ratio_sum", "", metric, MetricDefinition::Summary::sum},
+                            {"advantage_max", "", metric, MetricDefinition::Summary::max}}});
   registry.add({.name = "dpo",
                 .summary = "",
                 .formula = "",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "tests/cases.h"
@@ -201,6 +202,246 @@ TEST_CASE("V3: NaN in a teacher or in a row tensor") {
   batch.row_values["old_logprobs"][5] = nan_value;
   batch.row_values["advantages"][5] = 2;
   CHECK(verify_everywhere(spec, batch) == "");
+}
+
+/// Five rows over a vocabulary of 4, bound by hand to a spec of the given members.
+struct FiveRows {
+  std::vector<float> logits, gradient, old_logprobs, advantages;
+  std::vector<std::int64_t> labels = {0, 1, 2, 3, 0}, ids;
+  std::int64_t segments = 0;
+  Execution execution;
+
+  FiveRows(const std::string& members, const std::string& device)
+      : gradient(20, 0.0F), execution(program(members, device)) {
+    for (int i = 0; i < 20; ++i) logits.push_back(static_cast<float>(std::sin(1.7 * i)));
+    old_logprobs = {-1.5F, -1.25F, -1, -2, -1.75F};
+    advantages = {1, -1, 2, -0.5F, 0.25F};
+    execution.bind("logits", tensor(logits, {5, 4}));
+    execution.bind("labels", tensor(labels));
+    execution.bind("old_logprobs", tensor(old_logprobs));
+    execution.bind("ref_logprobs", tensor(old_logprobs));
+    execution.bind("advantages", tensor(advantages));
+  }
+
+  static Program program(const std::string& members, const std::string& device) {
+    const std::string head = R"({"version": 1, "logits": {"dtype": "fp32", "vocab": 4}, )";
+    return Program::compile(Spec::parse(head + members + "}"), {.device = device});
+  }
+  void bind_gradient() { execution.bind("grad_logits", tensor(gradient, {5, 4})); }
+  void bind_ids(std::vector<std::int64_t> values, std::int64_t number) {
+    ids = std::move(values);
+    segments = number;
+    execution.bind("segment_ids", tensor(ids));
+    execution.bind("num_segments", tensor(&segments, {}));
+  }
+  /// The code of what run() throws; nullopt when it throws nothing.
+  std::optional<ErrorCode> run(std::string* message = nullptr) {
+    try {
+      execution.run();
+    } catch (const Error& error) {
+      if (message != nullptr) *message = error.what();
+      return error.code();
+    }
+    return std::nullopt;
+  }
+};
+
+const std::string no_gradient = R"(, "gradient": {"mode": "none"})";
+
+TEST_CASE("advantages of no segment in a batch without segments are refused") {
+  for (const std::string& device : devices()) {
+    INFO(device);
+    FiveRows batch(R"("losses": {"p": {"type": "grpo"}})" + no_gradient, device);
+    float none = 0;
+    batch.execution.bind("advantages", tensor(&none, {0}));
+    std::string message;
+    CHECK(batch.run(&message) == ErrorCode::invalid_argument);
+    CHECK(message.find("\"advantages\"") != message.npos);
+    CHECK(message.find("5 numbers are expected") != message.npos);
+
+    // The segments of an earlier batch are none of this one.
+    batch.bind_ids({0, 0, 1, 1, 1}, 2);
+    batch.execution.bind("advantages", tensor(batch.advantages.data(), {2}));
+    CHECK_FALSE(batch.run().has_value());
+    batch.execution.unbind("segment_ids");
+    batch.execution.unbind("num_segments");
+    for (const std::int64_t count : {0, 2}) {
+      batch.execution.bind("advantages", tensor(batch.advantages.data(), {count}));
+      CHECK(batch.run(&message) == ErrorCode::invalid_argument);
+      CHECK(message.find("5 numbers are expected") != message.npos);
+    }
+    batch.execution.bind("advantages", tensor(batch.advantages));
+    CHECK_FALSE(batch.run().has_value());
+    CHECK(std::isfinite(batch.execution.value("loss")));
+  }
+}
+
+TEST_CASE("as many advantages as rows are one a row, unless the spec says segments") {
+  const std::string child = R"("losses": {"p": {"type": "grpo"}})" + no_gradient;
+  const std::string per_segment = child + R"(, "tensors": {"advantages": {"space": "segments"}})";
+  for (const std::string& device : devices()) {
+    // Every row stands in another segment than its own number.
+    const std::vector<std::int64_t> ids = {4, 3, 2, 1, 0};
+    FiveRows by_row(child, device), by_segment(per_segment, device), reversed(child, device);
+    by_row.bind_ids(ids, 5);
+    by_segment.bind_ids(ids, 5);
+    std::reverse(reversed.advantages.begin(), reversed.advantages.end());
+    for (FiveRows* batch : {&by_row, &by_segment, &reversed}) REQUIRE_FALSE(batch->run().has_value());
+    CHECK(by_segment.execution.value("loss") == reversed.execution.value("loss"));
+    CHECK(by_row.execution.value("loss") != reversed.execution.value("loss"));
+  }
+}
+
+TEST_CASE("a bad segment id makes every result of its children NaN, and of children of rows beside them") {
+  struct Case {
+    std::string members;
+    std::int64_t advantages = 5;
+  };
+  const std::string policy_metrics =
+      R"(, "metrics": ["p.ratio", "p.ratio_sum", "p.clip_fraction", "p.tokens", "p.segments", "p.advantage_min",
+          "p.token_accuracy", {"name": "p.kl_k3", "weighting": "document"}])";
+  const std::string grpo = R"("losses": {"p": {"type": "grpo"}, "c": {"type": "cross_entropy"}})";
+  const std::vector<Case> cases = {
+      {R"("losses": {"c": {"type": "cross_entropy", "reduction": "sequence_mean"}},
+          "metrics": [{"name": "c.entropy", "weighting": "document"}])"},
+      {R"("losses": {"c": {"type": "cross_entropy", "reduction": "sequence_sum_mean"}})"},
+      {R"("losses": {"c": {"type": "cross_entropy"}}, "metrics": [{"name": "entropy", "weighting": "document"},
+          {"name": "c.entropy", "weighting": "document"}])"},
+      {R"("losses": {"p": {"type": "gspo"}, "c": {"type": "cross_entropy"}})" + policy_metrics},
+      {R"("losses": {"p": {"type": "gspo", "reduction": "sequence_mean"}})" + policy_metrics},
+      {R"("losses": {"d": {"type": "dpo"}}, "metrics": ["d.reward_margin", "d.reward_accuracy", "d.entropy"])"},
+      {grpo + policy_metrics},
+      {grpo, 2},  // one a segment
+  };
+  for (const Case& c : cases) {
+    for (const std::string& device : devices()) {
+      INFO(device << ": " << c.members);
+      FiveRows batch(c.members, device);
+      batch.bind_gradient();
+      batch.execution.bind("advantages", tensor(batch.advantages.data(), {c.advantages}));
+      std::vector<std::int32_t> pairs = {0, 1};
+      batch.execution.bind("pairs", tensor(pairs, {1, 2}));
+      const Program program = FiveRows::program(c.members, device);
+      for (const bool bad : {false, true}) {
+        batch.bind_ids({0, 0, bad ? 7 : 1, 1, 1}, 2);
+        std::string message;
+        CHECK(batch.run(&message).has_value() == bad);
+        CHECK(batch.execution.status().bad_rows == (bad ? 1 : 0));
+        if (bad) CHECK(message.find("the first is row 2") != message.npos);
+        for (const TensorInfo& output : program.outputs()) {
+          if (output.space != "scalar") continue;
+          INFO(output.name);
+          CHECK(std::isnan(batch.execution.value(output.name)) == bad);
+        }
+        for (std::size_t k = 0; k < 4; ++k) CHECK(std::isnan(batch.gradient[8 + k]) == bad);
+      }
+    }
+  }
+}
+
+TEST_CASE("segment ids are not read where nothing depends on segments") {
+  for (const std::string& device : devices()) {
+    FiveRows batch(R"("losses": {"c": {"type": "cross_entropy"}})" + no_gradient, device);
+    batch.bind_ids({0, 0, 7, 0, 0}, 1);
+    CHECK_FALSE(batch.run().has_value());
+    CHECK(batch.execution.status().bad_rows == 0);
+    CHECK(std::isfinite(batch.execution.value("loss")));
+  }
+}
+
+TEST_CASE("a number of segments that only a mistake can be is refused by name") {
+  for (const std::string& device : devices()) {
+    FiveRows batch(R"("losses": {"p": {"type": "gspo"}})" + no_gradient, device);
+    for (const std::int64_t wrong : {std::int64_t{-1}, std::int64_t{2147483647}, std::int64_t{1} << 40}) {
+      batch.bind_ids({0, 0, 1, 1, 1}, wrong);
+      std::string message;
+      CHECK(batch.run(&message) == ErrorCode::invalid_argument);
+      CHECK(message.find("num_segments is " + std::to_string(wrong)) != message.npos);
+    }
+    batch.bind_ids({0, 0, 1, 1, 1}, 1000);  // segments without a row
+    CHECK_FALSE(batch.run().has_value());
+  }
+}
+
+TEST_CASE("label_counts of another name, and opting out of them") {
+  const auto members = [](const std::string& inputs) {
+    return R"("losses": {"c": {"type": "cross_entropy", "reduction": "sequence_mean", "inputs": {)" + inputs +
+           "}}}" + no_gradient;
+  };
+  std::vector<float> ten(5, 10.0F);
+  for (const std::string& device : devices()) {
+    const auto loss = [&](const std::string& inputs, const std::string& tensor_name) {
+      FiveRows batch(members(inputs), device);
+      batch.bind_ids({0, 0, 1, 1, 1}, 2);
+      if (!tensor_name.empty()) batch.execution.bind(tensor_name, tensor(ten));
+      REQUIRE_FALSE(batch.run().has_value());
+      return batch.execution.value("loss");
+    };
+    const float without = loss("", ""), with = loss("", "label_counts");
+    CHECK(without > 2 * with);  // means of 2 and 3 rows, then sums of them over 10
+    CHECK(loss(R"("label_counts": null)", "label_counts") == without);
+    CHECK(loss(R"("label_counts": "lc_b")", "lc_b") == with);
+    CHECK(loss(R"("label_counts": "lc_b")", "label_counts") == without);
+  }
+}
+
+TEST_CASE("ignore_index is a number of the batch") {
+  const std::string members = R"("losses": {"c": {"type": "cross_entropy"}})";
+  for (const std::string& device : devices()) {
+    FiveRows marked(members, device), named(members, device);
+    marked.labels = {-100, 1, 2, 3, -100};
+    named.labels = {0, 1, 2, 3, 0};
+    std::int64_t wide = 0;
+    std::int32_t narrow = 0;
+    for (FiveRows* batch : {&marked, &named}) batch->bind_gradient();
+    REQUIRE_FALSE(marked.run().has_value());
+    REQUIRE_FALSE(named.run().has_value());
+    CHECK(named.execution.value("loss") != marked.execution.value("loss"));
+    for (const TensorView& index : {tensor(&wide, {}), tensor(&narrow, {})}) {
+      named.execution.bind("ignore_index", index);
+      REQUIRE_FALSE(named.run().has_value());
+      CHECK(named.execution.value("loss") == marked.execution.value("loss"));
+      CHECK(named.gradient == marked.gradient);
+    }
+    // A label past the vocabulary may be the ignored one; negative labels are ignored whatever it is.
+    named.labels = {400, 1, 2, 3, -7};
+    wide = 400;
+    named.execution.bind("ignore_index", tensor(&wide, {}));
+    REQUIRE_FALSE(named.run().has_value());
+    CHECK(named.gradient == marked.gradient);
+    named.execution.unbind("ignore_index");
+    CHECK(named.run() == ErrorCode::invalid_data);
+  }
+}
+
+TEST_CASE("a spec that reads no logits runs: they say how many rows there are") {
+  for (const std::string& device : devices()) {
+    FiveRows batch(R"("metrics": ["entropy.count"])", device);
+    batch.labels = {0, -1, 2, -1, 0};
+    REQUIRE_FALSE(batch.run().has_value());
+    CHECK(batch.execution.value("metric.entropy.count") == 3);
+    CHECK(batch.execution.value("loss") == 0);
+  }
+}
+
+TEST_CASE("what a child is called says nothing of what it reads") {
+  const auto members = [](const std::string& name) {
+    return R"("losses": {")" + name + R"(": {"type": "z_loss", "inputs": {"labels": null}}}, "metrics": [")" +
+           name + R"(.entropy"])" + no_gradient;
+  };
+  for (const std::string& device : devices()) {
+    const std::string key = FiveRows::program(members("h"), device).key();
+    for (const char* name : {"token_accuracy_x", "entropy_x", "entropy", "logprobs", "segments"}) {
+      INFO(name);
+      CHECK(FiveRows::program(members(name), device).key() == key);
+      FiveRows batch(members(name), device);
+      batch.labels[2] = 9;  // bad, and read by nobody
+      REQUIRE_FALSE(batch.run().has_value());
+      CHECK(std::isfinite(batch.execution.value("loss")));
+      batch.execution.unbind("labels");
+      CHECK_FALSE(batch.run().has_value());
+    }
+  }
 }
 
 }  // namespace

@@ -89,6 +89,26 @@ TEST_CASE("cross-entropy and z-loss read once and write once") {
   CHECK(plan.regions[0].phases.size() == 1);
 }
 
+TEST_CASE("children that name one parameter share a softmax") {
+  const auto sums = [](const std::string& first, const std::string& second) {
+    const std::string params = first.front() == '"' ? R"("params": {"tau": 2}, )" : "";
+    const Spec spec = Spec::parse(R"({"version": 1, "logits": {"dtype": "bf16", "vocab": 1000}, )" + params +
+                                  R"("losses": {"a": {"type": "cross_entropy", "temperature": )" + first +
+                                  R"(}, "b": {"type": "z_loss", "temperature": )" + second + "}}}");
+    const Plan plan = plan_spec(spec, LossRegistry::builtin());
+    CHECK(plan.passes == 2);
+    CHECK(plan.regions.size() == 1);
+    CHECK(plan.regions[0].phases.size() == 1);
+    std::size_t found = 0;
+    for (const Phase& phase : plan.regions[0].phases) {
+      for (const ir::NodeId id : phase.statistics) found += plan.loss.graph.node(id).op == ir::Op::log_sum;
+    }
+    return found;
+  };
+  CHECK(sums(R"("$tau")", R"("$tau")") == 1);
+  CHECK(sums("2", "2") == 2);  // two parameters that happen to have one value
+}
+
 TEST_CASE("children without a seam are written with those that have one") {
   const Plan plan = planned({{kGspo, kZ, kCe}}).plan;
   REQUIRE(plan.regions.size() == 2);

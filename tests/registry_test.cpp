@@ -17,7 +17,6 @@ using lossc::LossContext;
 using lossc::LossDefinition;
 using lossc::LossDomain;
 using lossc::LossRegistry;
-using lossc::MetricValue;
 using lossc::Range;
 using lossc::Spec;
 using namespace lossc::ir;
@@ -140,7 +139,7 @@ TEST_CASE("definitions are checked when added") {
   d = definition("x");
   d.metrics = {{"m", "", nullptr}};
   CHECK(refused(d).find("value") != std::string::npos);
-  const auto value = [](LossContext& c) { return MetricValue{MetricValue::Summary::mean, c.logprob()}; };
+  const auto value = [](LossContext& c) { return c.logprob(); };
   d.metrics = {{"sum", "", value}};
   CHECK(refused(d).find("suffix") != std::string::npos);
   d.metrics = {{"m", "", value}, {"m", "", value}};
@@ -156,11 +155,11 @@ TEST_CASE("a spec over a loss of one's own") {
   d.inputs = {{.name = "scores", .space = "segments", .required = false}};
   d.reductions = {"sequence_mean", "sum"};
   d.metrics = {
-      {"best_max", "", [](LossContext& c) { return MetricValue{MetricValue::Summary::max, c.logprob()}; }}};
+      {"best", "", [](LossContext& c) { return c.logprob(); }, lossc::MetricDefinition::Summary::max}};
   registry.add(std::move(d));
   const std::string text = lossc::test::spec_with(
       R"("losses": {"a": {"type": "mine", "gamma": 2, "inputs": {"scores": null}}, "b": {"type": "mine",
-         "shape": "square", "inputs": {"scores": "other"}}}, "metrics": ["a.best_max"])");
+         "shape": "square", "inputs": {"scores": "other"}}}, "metrics": ["a.best"])");
   const Spec spec = Spec::parse(text, registry);
   CHECK(spec.losses.at(0).reduction == "sequence_mean");
   CHECK(spec.losses.at(0).options.at("shape") == "round");
@@ -180,6 +179,15 @@ TEST_CASE("what a child may say follows from its definition") {
   CHECK(may_opt_out(definition("r"), "labels"));
   CHECK_FALSE(may_opt_out(definition("r"), "segment_ids"));
   CHECK(child_metrics(rows) == std::vector<std::string>{"entropy", "token_accuracy"});
-  CHECK(metric_takes_suffix("ratio"));
-  CHECK_FALSE(metric_takes_suffix("ratio_sum"));
+  // The kind of summary decides, not the metric's name.
+  const auto value = [](LossContext& c) { return c.logprob(); };
+  rows.metrics = {{"spread_max", "", value},
+                  {"all", "", value, lossc::MetricDefinition::Summary::sum},
+                  {"margin", "", value, lossc::MetricDefinition::Summary::mean, true}};
+  CHECK(metric_form(rows, "spread_max").mean);
+  CHECK_FALSE(metric_form(rows, "spread_max").of_pairs);
+  CHECK_FALSE(metric_form(rows, "all").mean);
+  CHECK(metric_form(rows, "margin").of_pairs);
+  CHECK(metric_form(rows, "entropy").mean);
+  CHECK(child_inputs(definition("r")) == std::vector<std::string>{"label_counts", "labels", "mask"});
 }

@@ -209,6 +209,10 @@ TEST_CASE("a damaged file is refused with a message that says why", "[safetensor
     INFO(message);
     CHECK(message.find(damaged.expected) != std::string::npos);
   }
+  for (const std::string& header : {std::string("{}\0", 3), std::string("{}  \0 ", 6)}) {
+    CHECK(refusal(bytes(header, 0)).find("a NUL byte at " + std::to_string(header.find('\0'))) !=
+          std::string::npos);
+  }
   // Blanks around the JSON, a key this version does not know, and tensors without a byte are fine.
   CHECK(refusal(bytes("{}   \n", 0)).empty());
   CHECK(refusal(bytes(R"({"a":{"dtype":"U8","shape":[0,5],"data_offsets":[0,0],"note":"x"}})", 0)).empty());

@@ -44,6 +44,11 @@ GOOD = [
     child("gspo", reduction=None, divisor=None, weight=None, inputs=None, count_empty=None),
     child("grpo", scale=1, softcap=None, temperature=2, order="cap_first"),
     child("dpo", beta=0.5),
+    spec(
+        losses={"a": {"type": "dpo"}},
+        metrics=["a.reward_margin.sum", {"name": "a.reward_chosen", "weighting": "token"},
+                 {"name": "a.entropy", "weighting": "document"}],
+    ),
     child("entropy", direction="minimize"),
     spec(losses={"a": None, "b": {"type": "z_loss"}}, gradient=None, parallel=None, params={"x": None}),
     spec(losses={"a": {"type": "z_loss"}}, gradient={"mode": "in_place", "dtype": "bf16", "form": "dense"}),
@@ -89,6 +94,12 @@ BAD = [
     child("cross_entropy", inputs={"labels": "logits"}),
     child("cross_entropy", inputs={"teacher_logits": "t"}),
     child("entropy", direction="up"),
+    child("z_loss", inputs={"cu_seqlens": "cu_b"}),
+    child("gspo", inputs={"segment_ids": None}),
+    child("gspo", inputs={"num_segments": "n"}),
+    child("dpo", inputs={"pairs": "pairs_b"}),
+    child("z_loss", inputs={"labels": "ignore_index"}),
+    child("z_loss", inputs={"mask": "pairs"}),
     child("distillation", temperature_squared=1),
     spec(losses={"logits": {"type": "z_loss"}}),
     spec(losses={"params": None, "a": {"type": "z_loss"}}),
@@ -108,6 +119,10 @@ BAD = [
     spec(losses={"a": {"type": "gspo"}}, metrics=["a.ratio_sum.sum"]),
     spec(losses={"a": {"type": "gspo"}}, metrics=["a.advantage_max.count"]),
     spec(losses={"a": {"type": "gspo"}}, metrics=[{"name": "a.ratio_sum", "weighting": "document"}]),
+    spec(losses={"a": {"type": "gspo"}}, metrics=[{"name": "a.tokens", "weighting": "document"}]),
+    spec(losses={"a": {"type": "gspo"}}, metrics=["a.segments.sum"]),
+    spec(losses={"a": {"type": "dpo"}}, metrics=[{"name": "a.reward_margin", "weighting": "document"}]),
+    spec(losses={"a": {"type": "dpo"}}, metrics=[{"name": "a.reward_margin.sum", "weighting": "document"}]),
     spec(outputs=["loss"]),
     spec(outputs=["lse", "lse"]),
     spec(params={"a-b": 1}, metrics=["entropy"]),
@@ -127,10 +142,13 @@ READER_ALONE = [
     spec(losses={"a": {"type": "distillation"}}, tensors={"teacher_logits": {"space": "rows"}}),
     spec(losses={"a": {"type": "distillation", "inputs": {"teacher_logits": "labels"}}}),
     spec(metrics=["entropy", {"name": "entropy"}]),
+    spec(losses={"a": {"type": "dpo"}}, outputs=["a.loss"]),
+    spec(losses={"a": {"type": "z_loss", "inputs": {"labels": None}}}, metrics=["a.token_accuracy"]),
 ]
 READER_ALONE_MESSAGES = re.compile(
     r"nothing uses|no child uses|params names nothing|allowed: \"\$|, and params\.|two params"
     r"|found the metric |names too|outputs\[\d+\]: found the string \"\w+\.loss\""
+    r"|which needs labels, and losses\.\w+\.inputs\.labels is null"
     r"|found a (dtype|space) for |one kind for one name|gradient\.dtype: found null"
 )
 

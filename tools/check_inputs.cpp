@@ -8,6 +8,7 @@
 #include "ir/child_context.h"
 #include "ir/spec_parameters.h"
 #include "lossc/error.h"
+#include "runtime/batch.h"
 #include "runtime/numbers.h"
 
 namespace lossc::cli {
@@ -152,6 +153,7 @@ class Reader {
       }
     } else if (ids != nullptr) {
       inputs_.segments = static_cast<std::int64_t>(element(need("num_segments"), 0));
+      check_num_segments(inputs_.segments, all_rows_);
       segments = numbers("segment_ids", *ids, all_rows_);
       for (double& segment : segments) {
         if (segment < 0) segment = ir::kNoSegment;

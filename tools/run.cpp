@@ -1,5 +1,6 @@
 // lossc run: one batch from a file through a spec.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -213,7 +214,8 @@ void add_run(CLI::App& app, int& status) {
       ->option_text("BATCH.safetensors");
   verb->add_option("--out", options->out, "Write all outputs there: scalars, output.*, grad_logits")
       ->option_text("RESULT.safetensors");
-  verb->add_option("--device", options->device, "Where to run (cpu)")
+  verb->add_option("--device", options->device,
+                   fmt::format("Where to run; this build has: {}", fmt::join(available_devices(), ", ")))
       ->option_text("DEVICE")
       ->capture_default_str();
   verb->add_option("--set", options->set, "Set a run-time parameter; may be given again")

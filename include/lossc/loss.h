@@ -35,7 +35,9 @@ class Expr {
   Expr(ir::Graph* graph, std::int32_t node) : graph_(graph), node_(node) {}
   ir::Graph& graph() const { return *graph_; }
   std::int32_t node() const { return node_; }
-  explicit operator bool() const { return graph_ != nullptr; }
+  /// True for Expr(), which is no value yet. There is no conversion to bool: `!a` is a condition of the
+  /// graph.
+  bool empty() const { return graph_ == nullptr; }
   Expr operator-() const;
 
  private:
@@ -149,16 +151,15 @@ enum class LossDomain { rows, segments, pairs };
 class LossContext;
 
 /// A named figure of a child, with the kind of summary that makes it one number.
-struct MetricValue {
-  /// mean, sum, min and max run over the child's counting rows (a segment's value is taken at each of its
-  /// rows; pairs over pairs); total is the sum over the value's own space, once a segment.
-  enum class Summary { mean, sum, min, max, total } summary = Summary::mean;
-  Expr value;
-};
-
 struct MetricDefinition {
+  /// mean, sum, min and max run over the child's counting rows (a segment's value is taken at each of its
+  /// rows; pairs over pairs); total is the sum over the value's own space, once a segment. A mean alone has
+  /// .sum and .count and a weighting by document.
+  enum class Summary { mean, sum, min, max, total };
   std::string name, doc;
-  std::function<MetricValue(LossContext&)> value;
+  std::function<Expr(LossContext&)> value;
+  Summary summary = Summary::mean;
+  bool of_pairs = false;  ///< The value lives in the space of pairs, and the figure runs over them.
 };
 
 struct LossDefinition {

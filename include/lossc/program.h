@@ -45,6 +45,9 @@ struct TensorInfo {
   std::string doc;
 };
 
+/// The devices that CompileOptions::device may name in this build, the fastest first.
+std::vector<std::string> available_devices();
+
 /// A plan with its machine code (the interpreter has none): immutable, cheap to copy, shared by threads.
 class Program {
  public:

@@ -6,7 +6,7 @@ namespace lossc::losses {
 
 namespace {
 
-using Summary = MetricValue::Summary;
+using Summary = MetricDefinition::Summary;
 
 // The clipped surrogate of PPO: max(-A r, -A clip(r, 1 - low, 1 + high)).
 Expr clipped_surrogate(LossContext& c, Expr advantage, Expr ratio) {
@@ -29,40 +29,33 @@ Expr segment_ratio(LossContext& c) {
 
 std::vector<MetricDefinition> policy_metrics(std::function<Expr(LossContext&)> ratio,
                                              std::function<Expr(LossContext&)> advantage) {
-  auto mean = [](std::function<Expr(LossContext&)> f) {
-    return [f](LossContext& c) { return MetricValue{Summary::mean, f(c)}; };
-  };
-  auto summary = [](Summary kind, std::function<Expr(LossContext&)> f) {
-    return [kind, f](LossContext& c) { return MetricValue{kind, f(c)}; };
-  };
   auto above = [ratio](LossContext& c) { return ratio(c) > 1.0 + c.parameter("epsilon_high"); };
   auto below = [ratio](LossContext& c) { return ratio(c) < 1.0 - c.parameter("epsilon_low"); };
   return {
-      {"logprob", "log-probability of the label", mean([](LossContext& c) { return c.logprob(); })},
+      {"logprob", "log-probability of the label", [](LossContext& c) { return c.logprob(); }},
       {"old_logprob", "log-probability under the policy that sampled",
-       mean([](LossContext& c) { return c.input("old_logprobs"); })},
-      {"ratio", "importance ratio", mean(ratio)},
-      {"ratio_sum", "sum of the ratios", summary(Summary::sum, ratio)},
-      {"ratio_sq_sum", "sum of the squared ratios",
-       summary(Summary::sum, [ratio](LossContext& c) { return square(ratio(c)); })},
-      {"kl_k1", "mean of old_logprob - logprob", mean([](LossContext& c) { return -log_ratio(c); })},
+       [](LossContext& c) { return c.input("old_logprobs"); }},
+      {"ratio", "importance ratio", ratio},
+      {"ratio_sum", "sum of the ratios", ratio, Summary::sum},
+      {"ratio_sq_sum", "sum of the squared ratios", [ratio](LossContext& c) { return square(ratio(c)); },
+       Summary::sum},
+      {"kl_k1", "mean of old_logprob - logprob", [](LossContext& c) { return -log_ratio(c); }},
       {"kl_k3", "mean of r - 1 - log r over tokens",
-       mean([](LossContext& c) { return expm1(log_ratio(c)) - log_ratio(c); })},
+       [](LossContext& c) { return expm1(log_ratio(c)) - log_ratio(c); }},
       {"clip_fraction",
        "where the clip binds: the ratio is outside on the side that the advantage's sign limits",
-       mean([above, below, advantage](LossContext& c) {
+       [above, below, advantage](LossContext& c) {
          Expr a = advantage(c);
          return indicator((a > 0.0 && above(c)) || (a < 0.0 && below(c)));
-       })},
+       }},
       {"clip_fraction_band", "where the ratio is outside the band, whatever the advantage",
-       mean([above, below](LossContext& c) { return indicator(above(c) || below(c)); })},
-      {"advantage_mean", "", mean([](LossContext& c) { return c.advantages(); })},
-      {"advantage_min", "", summary(Summary::min, [](LossContext& c) { return c.advantages(); })},
-      {"advantage_max", "", summary(Summary::max, [](LossContext& c) { return c.advantages(); })},
-      {"tokens", "rows that count",
-       summary(Summary::sum, [](LossContext& c) { return indicator(c.counts()); })},
+       [above, below](LossContext& c) { return indicator(above(c) || below(c)); }},
+      {"advantage_mean", "", [](LossContext& c) { return c.advantages(); }},
+      {"advantage_min", "", [](LossContext& c) { return c.advantages(); }, Summary::min},
+      {"advantage_max", "", [](LossContext& c) { return c.advantages(); }, Summary::max},
+      {"tokens", "rows that count", [](LossContext& c) { return indicator(c.counts()); }, Summary::sum},
       {"segments", "segments with a row that counts",
-       summary(Summary::total, [](LossContext& c) { return indicator(c.segment_count() > 0.0); })},
+       [](LossContext& c) { return indicator(c.segment_count() > 0.0); }, Summary::total},
   };
 }
 

@@ -17,7 +17,7 @@ Expr margin(LossContext& c) {
 }  // namespace
 
 void add_preference(LossRegistry& registry) {
-  using Summary = MetricValue::Summary;
+  constexpr auto mean = MetricDefinition::Summary::mean;
   registry.add(
       {.name = "dpo",
        .summary = "direct preference optimisation over pairs of segments",
@@ -28,17 +28,12 @@ void add_preference(LossRegistry& registry) {
        .value = [](LossContext& c) { return -log_sigmoid(margin(c)); },
        .metrics = {
            {"reward_chosen", "beta (L_c - L_c_ref)",
-            [](LossContext& c) {
-              return MetricValue{Summary::mean, c.parameter("beta") * c.chosen(log_ratio(c))};
-            }},
+            [](LossContext& c) { return c.parameter("beta") * c.chosen(log_ratio(c)); }, mean, true},
            {"reward_rejected", "beta (L_r - L_r_ref)",
-            [](LossContext& c) {
-              return MetricValue{Summary::mean, c.parameter("beta") * c.rejected(log_ratio(c))};
-            }},
-           {"reward_margin", "reward_chosen - reward_rejected",
-            [](LossContext& c) { return MetricValue{Summary::mean, margin(c)}; }},
+            [](LossContext& c) { return c.parameter("beta") * c.rejected(log_ratio(c)); }, mean, true},
+           {"reward_margin", "reward_chosen - reward_rejected", margin, mean, true},
            {"reward_accuracy", "pairs whose chosen reward is higher",
-            [](LossContext& c) { return MetricValue{Summary::mean, indicator(margin(c) > 0.0)}; }},
+            [](LossContext& c) { return indicator(margin(c) > 0.0); }, mean, true},
        }});
 }
 
