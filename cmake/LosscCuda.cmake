@@ -16,12 +16,15 @@ endif()
 
 set(lossc_cuda_deps "${PROJECT_SOURCE_DIR}/.deps/cuda")
 set(lossc_cuda_roots "")
-foreach(root IN ITEMS "${CUDAToolkit_ROOT}" "$ENV{CUDAToolkit_ROOT}" "$ENV{CUDA_HOME}" "$ENV{CUDA_PATH}"
-                      "/usr/local/cuda" "/opt/cuda" "/usr" "${lossc_cuda_deps}/nvidia/cu13")
+foreach(root IN ITEMS "$ENV{CUDAToolkit_ROOT}" "$ENV{CUDA_HOME}" "$ENV{CUDA_PATH}" "/usr/local/cuda" "/opt/cuda" "/usr"
+                      "${lossc_cuda_deps}/nvidia/cu13")
   if(root)
     list(APPEND lossc_cuda_roots "${root}")
   endif()
 endforeach()
+if(CUDAToolkit_ROOT)
+  set(lossc_cuda_roots "${CUDAToolkit_ROOT}") # who names one wants no other
+endif()
 
 set(lossc_cuda_tried "")
 foreach(root IN LISTS lossc_cuda_roots)

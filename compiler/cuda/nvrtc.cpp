@@ -249,8 +249,11 @@ class Program {
     for (const std::string& option : options) texts.push_back(option.c_str());
     return nvrtc_.nvrtcCompileProgram(program_, static_cast<int>(texts.size()), texts.data());
   }
+  // ptxas's errors stand behind a NUL after its figures.
   std::string log() const {
-    return text(nvrtc_.nvrtcGetProgramLogSize, nvrtc_.nvrtcGetProgramLog, true, "reading the log");
+    std::string log = text(nvrtc_.nvrtcGetProgramLogSize, nvrtc_.nvrtcGetProgramLog, true, "reading the log");
+    std::erase(log, '\0');
+    return log;
   }
   std::string ptx() const {
     return text(nvrtc_.nvrtcGetPTXSize, nvrtc_.nvrtcGetPTX, true, "reading the PTX");
