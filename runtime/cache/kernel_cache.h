@@ -51,8 +51,7 @@ class KernelCache {
   /// Throws what `compile` throws, and Error(compile_failed) on a miss where CacheOptions::no_compile is set.
   std::shared_ptr<const KernelImage> get(const KeyFields& key, const std::function<KernelImage()>& compile);
 
-  /// Forgets an image that a loader refused, in memory and on disk; the read-only folder is not asked for it
-  /// again.
+  /// Forgets an image that a loader refused, in memory and on disk: the next get() compiles.
   void discard(const KeyFields& key);
 
   CacheCounters counters() const;
