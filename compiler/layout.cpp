@@ -1,7 +1,6 @@
 #include "compiler/layout.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 #include <bit>
@@ -148,12 +147,11 @@ Layout make_layout(const Plan& plan, const Spec& spec) {
   return layout;
 }
 
-std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& spec,
-                           const std::string& target) {
+std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& spec) {
   const Graph& g = plan.loss.graph;
   std::map<NodeId, int> number;
-  std::string text = fmt::format("target {}\nvocab {}\ngradient {} {}\n", target, spec.vocab,
-                                 static_cast<int>(plan.gradient), dtype_name(spec.gradient_dtype));
+  std::string text = fmt::format("vocab {}\ngradient {} {}\n", spec.vocab, static_cast<int>(plan.gradient),
+                                 dtype_name(spec.gradient_dtype));
   walk_plan(plan, [&](NodeId id) {
     const Node& n = g.node(id);
     const int own = static_cast<int>(number.size());
@@ -204,17 +202,6 @@ std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& s
   steps("epilogue", plan.epilogue);
   for (const ir::NamedNode& output : plan.loss.rows) text += fmt::format("output %{}\n", number.at(output.node));
   return text;
-}
-
-std::string kernel_key(const std::string& canonical) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  if (EVP_Digest(canonical.data(), canonical.size(), digest, &size, EVP_sha256(), nullptr) != 1) {
-    throw Error(ErrorCode::internal, "SHA-256 failed");
-  }
-  std::string hex;
-  for (unsigned int i = 0; i < size; ++i) hex += fmt::format("{:02x}", digest[i]);
-  return hex;
 }
 
 }  // namespace lossc

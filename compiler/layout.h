@@ -40,6 +40,7 @@ struct Layout {
 
 Layout make_layout(const Plan& plan, const Spec& spec);
 
+<<<<<<< HEAD
 /// Every node that the plan computes, operands first, in the order of use: two plans that differ in names alone
 /// have the same order.
 std::vector<ir::NodeId> plan_order(const Plan& plan);
@@ -51,5 +52,10 @@ std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& s
 
 /// SHA-256 of the text, in hex.
 std::string kernel_key(const std::string& canonical);
+=======
+/// All of a plan that generated code depends on, without names: on one machine, equal texts mean equal
+/// kernels.
+std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& spec);
+>>>>>>> cache
 
 }  // namespace lossc

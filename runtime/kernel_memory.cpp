@@ -1,9 +1,11 @@
 #include "runtime/kernel_memory.h"
 
-#include <chrono>
+#include <atomic>
 #include <list>
 #include <map>
 #include <mutex>
+
+#include "runtime/cache/kernel_cache.h"
 
 namespace lossc {
 
@@ -14,7 +16,7 @@ namespace {
 constexpr std::size_t kKept = 128;
 
 struct Entry {
-  std::mutex compiling;
+  std::mutex loading;
   std::shared_ptr<const cpu::CpuKernels> kernels;
 };
 
@@ -26,27 +28,18 @@ class KernelMemory {
   }
 
   std::shared_ptr<const cpu::CpuKernels> get(
-      const std::string& key, const std::function<std::shared_ptr<const cpu::CpuKernels>()>& compile) {
+      const std::string& key, const std::function<std::shared_ptr<const cpu::CpuKernels>()>& load) {
     const std::shared_ptr<Entry> entry = entry_of(key);
-    const std::lock_guard compiling(entry->compiling);
+    const std::lock_guard loading(entry->loading);
     if (entry->kernels) {
-      const std::lock_guard lock(mutex_);
-      ++statistics_.memory_hits;
-      return entry->kernels;
+      hits_.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      entry->kernels = load();
     }
-    const auto start = std::chrono::steady_clock::now();
-    entry->kernels = compile();
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    const std::lock_guard lock(mutex_);
-    ++statistics_.compilations;
-    statistics_.compile_seconds += seconds.count();
     return entry->kernels;
   }
 
-  Statistics statistics() {
-    const std::lock_guard lock(mutex_);
-    return statistics_;
-  }
+  std::int64_t hits() const { return hits_.load(std::memory_order_relaxed); }
 
  private:
   std::shared_ptr<Entry> entry_of(const std::string& key) {
@@ -67,18 +60,24 @@ class KernelMemory {
   std::mutex mutex_;
   std::list<std::string> order_;  // least recently used first
   std::map<std::string, std::pair<std::shared_ptr<Entry>, std::list<std::string>::iterator>> entries_;
-  Statistics statistics_;
+  std::atomic<std::int64_t> hits_{0};
 };
 
 }  // namespace
 
 std::shared_ptr<const cpu::CpuKernels> kernels_of(
-    const std::string& key, const std::function<std::shared_ptr<const cpu::CpuKernels>()>& compile) {
-  return KernelMemory::instance().get(key, compile);
+    const std::string& key, const std::function<std::shared_ptr<const cpu::CpuKernels>()>& load) {
+  return KernelMemory::instance().get(key, load);
 }
 
 Statistics statistics() {
-  return KernelMemory::instance().statistics();
+  const CacheCounters cache = KernelCache::instance().counters();
+  Statistics result;
+  result.compilations = cache.compilations;
+  result.memory_hits = KernelMemory::instance().hits() + cache.memory_hits;
+  result.disk_hits = cache.disk_hits;
+  result.compile_seconds = cache.compile_seconds;
+  return result;
 }
 
 }  // namespace lossc

@@ -1,4 +1,4 @@
-// Kernels of this process by key: a structure is compiled once, however many programs name it.
+// Loaded kernels of this process by key: a structure is loaded once, however many programs name it.
 #pragma once
 
 #include <functional>
@@ -13,9 +13,9 @@ namespace cpu {
 struct CpuKernels;
 }
 
-/// The kernels of `key`, made by `compile` if this process does not have them. One thread compiles a key,
-/// others wait. Counts in statistics().
+/// The kernels of `key`, loaded by `load` if this process does not have them. One thread loads a key, others
+/// wait. Counts in statistics().
 std::shared_ptr<const cpu::CpuKernels> kernels_of(
-    const std::string& key, const std::function<std::shared_ptr<const cpu::CpuKernels>()>& compile);
+    const std::string& key, const std::function<std::shared_ptr<const cpu::CpuKernels>()>& load);
 
 }  // namespace lossc

@@ -7,8 +7,10 @@
 
 #include "compiler/plan_print.h"
 #include "ir/spec_parameters.h"
+#include "runtime/cache/kernel_cache.h"
 #include "runtime/kernel_memory.h"
 #include "runtime/program_impl.h"
+#include "runtime/program_key.h"
 #ifdef LOSSC_HAS_LLVM
 #include "compiler/cpu/cpu_compiler.h"
 #endif
@@ -110,6 +112,27 @@ void check_device(const std::string& device) {
                                                   device, fmt::join(devices, ", ")));
 }
 
+#ifdef LOSSC_HAS_LLVM
+std::shared_ptr<const cpu::CpuKernels> load_cpu_kernels(const Program::Impl& program, const KeyFields& key) {
+  const auto compile = [&] {
+    KernelImage image = cpu::compile_cpu(program.plan, program.layout, program.spec);
+    image.info["title"] = program_title(program.spec);
+    return image;
+  };
+  return kernels_of(program.key, [&] {
+    KernelCache& cache = KernelCache::instance();
+    try {
+      return cpu::link_cpu(*cache.get(key, compile));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::compile_failed || cache.options().no_compile) throw;
+      // What was kept cannot be linked here: once more, from the start.
+      cache.discard(key);
+      return cpu::link_cpu(*cache.get(key, compile));
+    }
+  });
+}
+#endif
+
 }  // namespace
 
 std::vector<std::string> available_devices() {
@@ -141,16 +164,10 @@ Program Program::compile(const Spec& spec, const CompileOptions& options) {
     }
   }
   describe_tensors(*impl);
-  impl->target = "interpreter";
+  const KeyFields key = program_key(impl->plan, impl->layout, spec, options.device);
+  impl->key = key.digest();
 #ifdef LOSSC_HAS_LLVM
-  const bool compiled = options.device == "cpu";
-  if (compiled) impl->target = cpu::cpu_target_text();
-#endif
-  impl->key = kernel_key(canonical_text(impl->plan, impl->layout, spec, impl->target));
-#ifdef LOSSC_HAS_LLVM
-  if (compiled) {
-    impl->kernels = kernels_of(impl->key, [&] { return cpu::compile_cpu(impl->plan, impl->layout, spec); });
-  }
+  if (options.device == "cpu") impl->kernels = load_cpu_kernels(*impl, key);
 #endif
   return Program(std::move(impl));
 }

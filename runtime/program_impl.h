@@ -17,7 +17,7 @@ struct Program::Impl {
   Spec spec;
   Plan plan;
   Layout layout;
-  std::string key, target;
+  std::string key;
   std::vector<ParameterInfo> parameters;
   std::vector<TensorInfo> inputs, outputs;
   std::set<std::string> advantage_names;           ///< row inputs that a batch may give one a segment

@@ -10,14 +10,12 @@
 #include "ir/dump.h"
 #include "lossc/program.h"
 #include "runtime/file.h"
+#include "runtime/program_key.h"
 #include "tools/arguments.h"
 #include "tools/console.h"
 #include "tools/html.h"
 #include "tools/html_text.h"
 #include "tools/verbs.h"
-#ifdef LOSSC_HAS_LLVM
-#include "compiler/cpu/cpu_compiler.h"
-#endif
 
 namespace lossc::cli {
 namespace {
@@ -46,11 +44,11 @@ std::string graph_after(const std::string& pass, const Spec& spec, const Plan& p
 // The plan with what names its kernels on this machine.
 Json plan_with_key(const Plan& plan, const Spec& spec) {
   Json json = Json::parse(plan_json(plan, spec));
-#ifdef LOSSC_HAS_LLVM
-  const std::string target = cpu::cpu_target_text();
-  json["target"] = target;
-  json["key"] = kernel_key(canonical_text(plan, make_layout(plan, spec), spec, target));
-#endif
+  const KeyFields key = program_key(plan, make_layout(plan, spec), spec, "cpu");
+  if (key.complete()) {
+    json["target"] = fmt::format("{} {}", key.find("compiler")->value, key.find("cpu")->value);
+    json["key"] = key.digest();
+  }
   return json;
 }
 

@@ -1,22 +1,26 @@
 #include "compiler/cpu/cpu_compiler.h"
 
 #include <fmt/format.h>
+#include <llvm-c/Core.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/MC/TargetRegistry.h>
-#include <llvm/Support/SmallVectorMemoryBuffer.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cmath>
 #include <future>
 #include <optional>
 #include <set>
 
+#include "compiler/build_id.h"
 #include "compiler/cpu/generate.h"
+#include "compiler/cpu/object_check.h"
 #include "lossc/error.h"
 
 namespace lossc::cpu {
@@ -119,10 +123,18 @@ struct Library {
 
 }  // namespace
 
-std::string cpu_target_text() {
-  const CpuTarget& t = Jit::instance().target();
-  return fmt::format("llvm {} {} {} width {} unroll {}", LLVM_VERSION_STRING, t.name, t.features, t.width,
-                     t.unroll);
+CpuDescription describe_cpu() {
+  Jit& jit = Jit::instance();
+  const CpuTarget& t = jit.target();
+  unsigned major = 0, minor = 0, patch = 0;
+  LLVMGetVersion(&major, &minor, &patch);  // of the library that runs, not of the headers
+  static const std::string build = build_id_of(reinterpret_cast<const void*>(&LLVMGetVersion));
+  return {fmt::format("LLVM {}.{}.{} {}", major, minor, patch, build),
+          jit.lljit().getTargetTriple().str(),
+          t.name,
+          t.features,
+          jit.lljit().getDataLayout().getStringRepresentation(),
+          fmt::format("vectors of {}, unrolled by {}, sweeps O2, rows O0", t.width, t.unroll)};
 }
 
 std::string cpu_source(const Plan& plan, const Layout& layout, const Spec& spec) {
@@ -141,9 +153,11 @@ namespace {
 /// The functions that run once an element, or those that run once a row or less.
 enum class Half { sweeps, rows };
 
+constexpr const char* kImageKind = "llvm-object";
+
 struct Object {
   ModuleSymbols symbols;
-  std::unique_ptr<llvm::MemoryBuffer> buffer;
+  std::string bytes;
 };
 
 // One half of the plan's functions as an object file. Both halves generate the whole module, which costs
@@ -185,26 +199,55 @@ Object compile_half(Half half, const Plan& plan, const Layout& layout, const Spe
     throw Error(ErrorCode::compile_failed, "LLVM has no object writer for this machine");
   }
   passes.run(module);
-  object.buffer = std::make_unique<llvm::SmallVectorMemoryBuffer>(std::move(bytes), "lossc", false);
+  object.bytes.assign(bytes.data(), bytes.size());
   return object;
 }
 
 }  // namespace
 
-std::shared_ptr<const CpuKernels> compile_cpu(const Plan& plan, const Layout& layout, const Spec& spec) {
-  Jit& jit = Jit::instance();
+KernelImage compile_cpu(const Plan& plan, const Layout& layout, const Spec& spec) {
+  const auto start = std::chrono::steady_clock::now();
+  Jit::instance();
   std::future<Object> other =
       std::async(std::launch::async, [&] { return compile_half(Half::rows, plan, layout, spec); });
   Object sweeps = compile_half(Half::sweeps, plan, layout, spec);
   Object rows = other.get();
-  const ModuleSymbols& symbols = sweeps.symbols;
+  const std::chrono::duration<double, std::milli> duration = std::chrono::steady_clock::now() - start;
+  KernelImage image;
+  image.kind = kImageKind;
+  image.info["target"] = Jit::instance().target().name;
+  image.info["compile_ms"] = std::round(duration.count() * 1000) / 1000;
+  image.blobs["symbols.json"] = sweeps.symbols.to_json().dump();
+  image.blobs["sweeps.o"] = std::move(sweeps.bytes);
+  image.blobs["rows.o"] = std::move(rows.bytes);
+  return image;
+}
+
+std::shared_ptr<const CpuKernels> link_cpu(const KernelImage& image) {
+  if (image.kind != kImageKind) {
+    throw Error(ErrorCode::compile_failed,
+                fmt::format("a kernel of kind {} for the CPU; allowed is {}", image.kind, kImageKind));
+  }
+  const auto blob = [&](const char* name) -> const std::string& {
+    const auto it = image.blobs.find(name);
+    if (it == image.blobs.end()) {
+      throw Error(ErrorCode::compile_failed, fmt::format("a kernel without its part {}", name));
+    }
+    return it->second;
+  };
+  const ModuleSymbols symbols =
+      ModuleSymbols::from_json(nlohmann::json::parse(blob("symbols.json"), nullptr, false));
+  Jit& jit = Jit::instance();
   auto kernels = std::make_shared<CpuKernels>();
   auto library = std::make_shared<Library>();
   llvm::orc::JITDylib& dylib = jit.new_library();
   library->library = &dylib;
   kernels->code = library;
-  expect(jit.lljit().addObjectFile(dylib, std::move(sweeps.buffer)), "LLVM object");
-  expect(jit.lljit().addObjectFile(dylib, std::move(rows.buffer)), "LLVM object");
+  for (const char* name : {"sweeps.o", "rows.o"}) {
+    check_object(blob(name));
+    expect(jit.lljit().addObjectFile(dylib, llvm::MemoryBuffer::getMemBufferCopy(blob(name), "lossc")),
+           "LLVM object");
+  }
 
   auto lookup = [&]<class F>(F& function, const std::string& name) {
     if (name.empty()) return;

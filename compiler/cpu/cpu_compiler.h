@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compiler/cpu/kernel_abi.h"
+#include "compiler/kernel_image.h"
 #include "compiler/layout.h"
 
 namespace lossc::cpu {
@@ -19,13 +20,25 @@ struct CpuKernels {
   std::shared_ptr<void> code;
 };
 
-/// "znver3 +avx2,+fma,... width 8": the part of the kernel key that names the machine and the compiler.
-std::string cpu_target_text();
+/// The machine and the compiler, as far as generated code depends on them.
+struct CpuDescription {
+  std::string compiler;  ///< "LLVM 19.1.7 <build-id>"
+  std::string triple, name;
+  std::string features;  ///< every one that LLVM knows, on (+) or off (-)
+  std::string data_layout;
+  std::string options;  ///< "vectors of 8, unrolled by 1, ..."
+};
+CpuDescription describe_cpu();
 
 /// The LLVM IR that compile_cpu compiles, as text.
 std::string cpu_source(const Plan& plan, const Layout& layout, const Spec& spec);
 
-/// Throws Error(compile_failed) with LLVM's message. Thread safe.
-std::shared_ptr<const CpuKernels> compile_cpu(const Plan& plan, const Layout& layout, const Spec& spec);
+/// Machine code as object files, not linked yet. Throws Error(compile_failed) with LLVM's message. Thread
+/// safe.
+KernelImage compile_cpu(const Plan& plan, const Layout& layout, const Spec& spec);
+
+/// The functions in an image of compile_cpu, of this process or an earlier one. Throws Error(compile_failed)
+/// for what cannot be or must not be linked. Thread safe.
+std::shared_ptr<const CpuKernels> link_cpu(const KernelImage& image);
 
 }  // namespace lossc::cpu

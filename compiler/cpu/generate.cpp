@@ -27,13 +27,4 @@ ModuleSymbols generate_module(Codegen& codegen) {
   return symbols;
 }
 
-std::set<std::string> ModuleSymbols::sweeps() const {
-  std::set<std::string> names;
-  for (const RegionSymbols& region : regions) {
-    names.insert({region.emit, region.fused});
-    for (const auto& phase : region.phases) names.insert({phase.sample, phase.exact, phase.sweep});
-  }
-  return names;
-}
-
 }  // namespace lossc::cpu

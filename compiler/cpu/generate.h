@@ -1,6 +1,7 @@
 // Plan -> LLVM module.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,6 +18,10 @@ struct ModuleSymbols {
 
   /// The functions whose loops run over a row's elements.
   std::set<std::string> sweeps() const;
+
+  nlohmann::json to_json() const;
+  /// Throws Error(compile_failed) for what to_json() did not make.
+  static ModuleSymbols from_json(const nlohmann::json& json);
 };
 
 ModuleSymbols generate_module(Codegen& codegen);

@@ -138,6 +138,7 @@ class Execution {
 struct Statistics {
   std::int64_t compilations = 0;  ///< Programs for which machine code was generated.
   std::int64_t memory_hits = 0;   ///< Programs whose kernels were already in this process.
+  std::int64_t disk_hits = 0;     ///< Programs whose kernels came from the kernel cache's folder.
   double compile_seconds = 0;
 };
 Statistics statistics();
