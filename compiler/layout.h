@@ -40,22 +40,12 @@ struct Layout {
 
 Layout make_layout(const Plan& plan, const Spec& spec);
 
-<<<<<<< HEAD
 /// Every node that the plan computes, operands first, in the order of use: two plans that differ in names alone
 /// have the same order.
 std::vector<ir::NodeId> plan_order(const Plan& plan);
 
-/// All that generated code depends on, without names: equal texts mean equal kernels. `target` names the
-/// machine.
-std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& spec,
-                           const std::string& target);
-
-/// SHA-256 of the text, in hex.
-std::string kernel_key(const std::string& canonical);
-=======
 /// All of a plan that generated code depends on, without names: on one machine, equal texts mean equal
 /// kernels.
 std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& spec);
->>>>>>> cache
 
 }  // namespace lossc
