@@ -54,7 +54,7 @@ Module::Module(std::string image) : loaded_(nullptr) {
 
   CUjit_option names[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
   CUlibraryOption library_names[] = {CU_LIBRARY_BINARY_IS_PRESERVED};
-  void* library_values[] = {nullptr};
+  void* library_values[] = {reinterpret_cast<void*>(1)};
   const RelaxedCapture relaxed;
   const CUresult result = cuda.cuLibraryLoadData(&loaded->library, loaded->image.c_str(), names,
                                                  loaded->log_options, 2, library_names, library_values, 1);
