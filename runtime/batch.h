@@ -13,14 +13,9 @@
 #include "compiler/cpu/kernel_abi.h"
 #include "lossc/program.h"
 #include "runtime/program_impl.h"
+#include "runtime/tensor_layout.h"
 
 namespace lossc {
-
-using TensorMap = std::map<std::string, TensorView, std::less<>>;
-
-/// Throws Error(invalid_argument) for a number of segments that is negative, or so far above the rows that
-/// their memory would be that of a mistake.
-void check_num_segments(std::int64_t segments, std::int64_t rows);
 
 class Batch {
  public:
@@ -55,21 +50,16 @@ class Batch {
   };
 
   void find_rows(const Program::Impl& program, const TensorMap& bound, std::int64_t rows);
-  void count_rows(const Program::Impl& program, const TensorMap& bound);
   void find_segments(const Program::Impl& program, const TensorMap& bound);
   void find_pairs(const TensorMap& bound);
   void read_cu_seqlens(const TensorView& cu);
   void read_segment_ids(const TensorView& ids, const TensorMap& bound);
   void group(const std::string& map, const std::vector<std::int32_t>& index, std::int64_t groups);
-  cpu::Strided row_tensor(const std::string& name, const TensorView& view, std::int64_t count) const;
-  cpu::Strided element_tensor(const TensorSlot& slot, const TensorView& view, std::int64_t vocab,
-                              std::int64_t rows, std::int64_t first) const;
   cpu::Strided labels(const Program::Impl& program, const TensorSlot& slot, const TensorView& view,
                       const TensorMap& bound);
   void bind_slot(const Program::Impl& program, const TensorMap& bound, std::size_t index);
   void bind_elements(const Program::Impl& program, const TensorMap& bound);
   void stage(const TensorSlot& slot, bool is_output, cpu::Strided& target);
-  void check_overlap(const Program::Impl& program, const TensorMap& bound) const;
   void mark_bad(std::int64_t row);
 
   std::int64_t rows_ = 0, segments_ = 0, pairs_ = 0;

@@ -61,12 +61,11 @@ struct CpuExecutor::Workers {
 };
 
 CpuExecutor::CpuExecutor(std::shared_ptr<const Program::Impl> program)
-    : program_(std::move(program)), workers_(std::make_unique<Workers>()) {}
+    : HostExecutor(std::move(program)), workers_(std::make_unique<Workers>()) {}
 
 CpuExecutor::~CpuExecutor() = default;
 
-void CpuExecutor::begin(Batch& batch, const std::vector<double>& parameters) {
-  batch_ = &batch;
+void CpuExecutor::start(const std::vector<double>& parameters) {
   parameters_.clear();
   for (double value : parameters) parameters_.push_back(static_cast<float>(value));
   const Layout& layout = program_->layout;
@@ -75,13 +74,13 @@ void CpuExecutor::begin(Batch& batch, const std::vector<double>& parameters) {
   std::vector<std::size_t> offsets;
   for (ir::NodeId id : layout.buffers) {
     offsets.push_back(total);
-    total += static_cast<std::size_t>(batch.size(program_->plan.loss.graph.node(id).space) + 15) / 16 * 16;
+    total += static_cast<std::size_t>(batch_.size(program_->plan.loss.graph.node(id).space) + 15) / 16 * 16;
   }
   if (storage_.size() < total) storage_.resize(total);
   buffers_.resize(layout.buffers.size());
   for (std::size_t i = 0; i < buffers_.size(); ++i) buffers_[i] = storage_.data() + offsets[i];
-  args_ = {batch.tensors().data(), buffers_.data(),      scalars_.data(),
-           parameters_.data(),     batch.sizes().data(), batch.maps().data()};
+  args_ = {batch_.tensors().data(), buffers_.data(),      scalars_.data(),
+           parameters_.data(),     batch_.sizes().data(), batch_.maps().data()};
 }
 
 void CpuExecutor::prologue() {
@@ -105,7 +104,7 @@ void CpuExecutor::run_steps(const std::vector<Step>& steps, const std::vector<cp
       function(&args_, 0, 1, nullptr);
       continue;
     }
-    const std::int64_t count = batch_->size(step.domain);
+    const std::int64_t count = batch_.size(step.domain);
     if (step.kind != Step::Kind::reduce) {
       // Segments differ in length: small pieces even them out.
       const std::int64_t piece = step.kind == Step::Kind::segment ? 64 : kReductionBlock;
@@ -141,8 +140,8 @@ void CpuExecutor::run_steps(const std::vector<Step>& steps, const std::vector<cp
 void CpuExecutor::region(int index, std::int64_t row_begin, std::int64_t row_end) {
   const Region& region = program_->plan.regions[static_cast<std::size_t>(index)];
   const cpu::RegionFunctions& f = program_->kernels->regions[static_cast<std::size_t>(index)];
-  batch_->require_elements(*program_, region_tensors(program_->plan.loss.graph, region), region.emit);
-  args_.tensors = batch_->tensors().data();
+  batch_.require_elements(*program_, region_tensors(program_->plan.loss.graph, region), region.emit);
+  args_.tensors = batch_.tensors().data();
   const std::int64_t rows = row_end - row_begin;
   const std::int64_t threads = num_threads();
   const std::int64_t even = (rows + 4 * threads - 1) / (4 * threads);
@@ -197,9 +196,9 @@ void CpuExecutor::run_rows(const Region& region, const cpu::RegionFunctions& f, 
   };
   std::vector<const cpu::Strided*> tensors;
   for (ir::NodeId id : region_tensors(program_->plan.loss.graph, region)) {
-    tensors.push_back(&batch_->tensors()[static_cast<std::size_t>(program_->layout.tensor_of.at(id))]);
+    tensors.push_back(&batch_.tensors()[static_cast<std::size_t>(program_->layout.tensor_of.at(id))]);
   }
-  if (region.emit) tensors.push_back(&batch_->tensors()[static_cast<std::size_t>(program_->layout.gradient)]);
+  if (region.emit) tensors.push_back(&batch_.tensors()[static_cast<std::size_t>(program_->layout.gradient)]);
   for (std::int64_t row = begin; row < end; ++row) {
     for (std::size_t i = 0; i < tensors.size(); ++i) static_cast<char**>(current)[i] = tensors[i]->row(row);
     const std::int32_t flags = f.begin(&args_, row, current);
@@ -232,21 +231,21 @@ void CpuExecutor::run_rows(const Region& region, const cpu::RegionFunctions& f, 
 }
 
 char* CpuExecutor::gradient_row(std::int64_t row) const {
-  return batch_->tensors()[static_cast<std::size_t>(program_->layout.gradient)].row(row);
+  return batch_.tensors()[static_cast<std::size_t>(program_->layout.gradient)].row(row);
 }
 
 void CpuExecutor::clear_gradient(std::int64_t row) {
   const std::int64_t bytes =
       program_->spec.vocab * static_cast<std::int64_t>(dtype_size(program_->spec.gradient_dtype));
-  std::memset(gradient_row(row), 0, static_cast<std::size_t>(bytes + batch_->gradient_padding()));
+  std::memset(gradient_row(row), 0, static_cast<std::size_t>(bytes + batch_.gradient_padding()));
 }
 
 void CpuExecutor::finish_gradient(const cpu::RegionFunctions& f, void* frame, std::int64_t row) {
   if (f.sparse != nullptr) f.sparse(frame);
-  if (batch_->gradient_padding() > 0 && program_->plan.gradient != GradientMode::accumulate) {
+  if (batch_.gradient_padding() > 0 && program_->plan.gradient != GradientMode::accumulate) {
     const std::int64_t bytes =
         program_->spec.vocab * static_cast<std::int64_t>(dtype_size(program_->spec.gradient_dtype));
-    std::memset(gradient_row(row) + bytes, 0, static_cast<std::size_t>(batch_->gradient_padding()));
+    std::memset(gradient_row(row) + bytes, 0, static_cast<std::size_t>(batch_.gradient_padding()));
   }
 }
 

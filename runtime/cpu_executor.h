@@ -12,14 +12,11 @@
 
 namespace lossc {
 
-class CpuExecutor final : public Executor {
+class CpuExecutor final : public HostExecutor {
  public:
   explicit CpuExecutor(std::shared_ptr<const Program::Impl> program);
   ~CpuExecutor() override;
 
-  bool takes_chunks() const override { return true; }
-  /// Sizes the workspace for a batch.
-  void begin(Batch& batch, const std::vector<double>& parameters) override;
   void prologue() override;
   void region(int index, std::int64_t row_begin, std::int64_t row_end) override;
   void seam(int index) override;
@@ -27,6 +24,9 @@ class CpuExecutor final : public Executor {
 
   double scalar(ir::NodeId id) const override;
   double buffer(ir::NodeId id, std::int64_t position) const override;
+
+ protected:
+  void start(const std::vector<double>& parameters) override;
 
  private:
   struct Worker;  // frames and a scratch row, for one thread at a time
@@ -41,8 +41,6 @@ class CpuExecutor final : public Executor {
   char* gradient_row(std::int64_t row) const;
   void finish_gradient(const cpu::RegionFunctions& f, void* frame, std::int64_t row);
 
-  std::shared_ptr<const Program::Impl> program_;
-  Batch* batch_ = nullptr;
   std::vector<float> parameters_, scalars_, storage_;
   std::vector<float*> buffers_;
   cpu::KernelArgs args_{};

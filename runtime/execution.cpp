@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "ir/names.h"
 #include "ir/spec_parameters.h"
@@ -26,28 +27,23 @@ struct Execution::Impl {
   void check_range(std::int64_t begin, std::int64_t end) const {
     if (!begun)
       throw Error(ErrorCode::invalid_argument, "begin() comes before forward, seam, backward and finish");
-    if (begin < 0 || end < begin || end > batch.rows()) {
+    if (begin < 0 || end < begin || end > executor->rows()) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("rows [{}, {}) are not within the batch's {} rows", begin, end, batch.rows()));
+                  fmt::format("rows [{}, {}) are not within the batch's {} rows", begin, end, executor->rows()));
     }
   }
 
   void set_chunk(const std::map<std::string, TensorView>& chunk, std::int64_t begin, std::int64_t end) {
-    if (!chunk.empty() && !executor->takes_chunks()) {
-      throw Error(
-          ErrorCode::unsupported,
-          fmt::format("a chunk holds tensor \"{}\"; device \"interpreter\" computes all rows at once: "
-                      "bind it over all rows and leave it out of the chunks",
-                      chunk.begin()->first));
-    }
-    batch.set_chunk(*program, bound, {chunk.begin(), chunk.end()}, begin, end);
+    executor->set_chunk(bound, {chunk.begin(), chunk.end()}, begin, end);
   }
 
   std::shared_ptr<const Program::Impl> program;
   std::unique_ptr<Executor> executor;
-  Batch batch;
   TensorMap bound;
   std::map<std::string, double, std::less<>> values;
+  std::map<std::string, const float*, std::less<>> device_values;
+  std::vector<ParameterValue> parameters;  // in the layout's order
+  bool changed = true;                     // since the last begin
   std::vector<std::string> known;
   bool begun = false, finished = false;
   int round = 0;
@@ -73,6 +69,20 @@ void Execution::set(std::string_view parameter, double value) {
                                                          value, ir::range_text(it->range)));
   }
   impl_->values[std::string(parameter)] = value;
+  impl_->device_values.erase(std::string(parameter));
+  impl_->changed = true;
+}
+
+void Execution::bind_parameter(std::string_view parameter, const float* device) {
+  if (!impl_->program->asynchronous) {
+    throw Error(ErrorCode::unsupported, "parameters are read from memory by programs for cuda alone; use set()");
+  }
+  set(parameter, impl_->values.count(parameter) > 0 ? impl_->values.find(parameter)->second : 0);
+  impl_->device_values[std::string(parameter)] = device;
+}
+
+void Execution::set_stream(void* stream) {
+  impl_->executor->set_stream(stream);
 }
 
 void Execution::bind(std::string_view name, TensorView tensor) {
@@ -103,14 +113,17 @@ void Execution::bind(std::string_view name, TensorView tensor) {
                 fmt::format("tensor \"{}\" is {}; one fp32 number is written", name, tensor.describe()));
   }
   impl_->bound.insert_or_assign(std::string(name), std::move(tensor));
+  impl_->changed = true;
 }
 
 void Execution::unbind(std::string_view name) {
   if (auto it = impl_->bound.find(name); it != impl_->bound.end()) impl_->bound.erase(it);
+  impl_->changed = true;
 }
 
 void Execution::unbind_all() {
   impl_->bound.clear();
+  impl_->changed = true;
 }
 
 int Execution::regions() const {
@@ -120,10 +133,16 @@ int Execution::regions() const {
 void Execution::begin(std::int64_t rows) {
   Impl& e = *impl_;
   e.begun = e.finished = false;
-  e.batch.prepare(*e.program, e.bound, rows);
-  std::vector<double> parameters;
-  for (const std::string& name : e.program->layout.parameters) parameters.push_back(e.values.at(name));
-  e.executor->begin(e.batch, parameters);
+  if (e.changed) {
+    e.parameters.clear();
+    for (const std::string& name : e.program->layout.parameters) {
+      const auto device = e.device_values.find(name);
+      e.parameters.push_back({e.values.at(name), device == e.device_values.end() ? nullptr : device->second});
+    }
+  }
+  const bool changed = std::exchange(e.changed, true);  // until begin has succeeded
+  e.executor->begin(e.bound, rows, e.parameters, changed);
+  e.changed = false;
   e.executor->prologue();
   e.begun = true;
   e.round = 0;
@@ -162,28 +181,16 @@ void Execution::finish() {
   Impl& e = *impl_;
   e.check_range(0, 0);
   e.executor->epilogue();
-  e.batch.finish_outputs();
-  for (const ir::NamedNode& scalar : e.program->plan.loss.scalars) {
-    const auto it = e.bound.find(scalar.name);
-    if (it == e.bound.end()) continue;
-    *static_cast<float*>(it->second.data) = static_cast<float>(e.executor->scalar(scalar.node));
-  }
-  e.finished = true;
-  const ExecutionStatus& status = e.batch.status();
-  if (status.bad_rows > 0) {
-    throw Error(
-        ErrorCode::invalid_data,
-        fmt::format(
-            "{} row{} a label or segment id out of range, the first is row {}; labels must be below {}; "
-            "all outputs are written, those rows are NaN",
-            status.bad_rows, status.bad_rows == 1 ? " has" : "s have", status.first_bad_row,
-            e.program->spec.vocab));
-  }
+  e.finished = true;  // all that a thrown status speaks of is written
+  e.executor->finish(e.bound);
+  if (e.program->asynchronous) return;  // finish() has thrown what is known
+  const ExecutionStatus status = e.executor->status();
+  if (status.bad_rows > 0) throw Error(ErrorCode::invalid_data, bad_rows_message(status, e.program->spec.vocab));
 }
 
 void Execution::run() {
   begin(-1);
-  const std::int64_t rows = impl_->batch.rows();
+  const std::int64_t rows = impl_->executor->rows();
   for (int i = 0; i + 1 < regions(); ++i) {
     forward(0, rows);
     seam();
@@ -205,14 +212,14 @@ float Execution::value(std::string_view name) const {
 }
 
 ExecutionStatus Execution::status() const {
-  return impl_->batch.status();
+  return impl_->executor->status();
 }
 
 std::string Execution::explain_row(std::int64_t row) const {
   const Impl& e = *impl_;
   if (!e.finished) throw Error(ErrorCode::invalid_argument, "explain_row() comes after run() or finish()");
   e.check_range(row, row + 1);
-  return lossc::explain_row(*e.program, e.batch, *e.executor, e.values, row);
+  return lossc::explain_row(*e.program, e.executor->host_batch(e.bound), *e.executor, e.values, row);
 }
 
 }  // namespace lossc

@@ -37,20 +37,19 @@ class ElementValues {
 
 }  // namespace
 
-void InterpreterExecutor::begin(Batch& batch, const std::vector<double>& parameters) {
-  batch_ = &batch;
+void InterpreterExecutor::start(const std::vector<double>& parameters) {
   parameters_ = parameters;
 }
 
 void InterpreterExecutor::region(int index, std::int64_t, std::int64_t) {
   const Region& region = program_->plan.regions[static_cast<std::size_t>(index)];
-  batch_->require_elements(*program_, region_tensors(program_->plan.loss.graph, region), region.emit);
+  batch_.require_elements(*program_, region_tensors(program_->plan.loss.graph, region), region.emit);
 }
 
 std::vector<double> InterpreterExecutor::read(std::size_t tensor) const {
   const TensorSlot& slot = program_->layout.tensors[tensor];
-  const Strided& s = batch_->tensors()[tensor];
-  const std::int64_t count = slot.space == Space::vocab ? program_->spec.vocab : batch_->size(slot.space);
+  const Strided& s = batch_.tensors()[tensor];
+  const std::int64_t count = slot.space == Space::vocab ? program_->spec.vocab : batch_.size(slot.space);
   std::vector<double> values(at(count));
   for (std::int64_t i = 0; i < count; ++i) values[at(i)] = read_number(s.row(i), slot.dtype);
   return values;
@@ -60,8 +59,8 @@ std::vector<double> InterpreterExecutor::read(std::size_t tensor) const {
 std::vector<double> InterpreterExecutor::read_rows(std::size_t tensor,
                                                    const std::vector<double>& active) const {
   const TensorSlot& slot = program_->layout.tensors[tensor];
-  const Strided& s = batch_->tensors()[tensor];
-  const std::int64_t rows = batch_->rows(), vocab = program_->spec.vocab;
+  const Strided& s = batch_.tensors()[tensor];
+  const std::int64_t rows = batch_.rows(), vocab = program_->spec.vocab;
   const auto size = static_cast<std::int64_t>(dtype_size(slot.dtype));
   std::vector<double> values(at(rows * vocab));
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -78,10 +77,10 @@ std::vector<double> InterpreterExecutor::read_rows(std::size_t tensor,
 ir::EvaluationInputs InterpreterExecutor::read_inputs() const {
   const Layout& layout = program_->layout;
   ir::EvaluationInputs inputs;
-  inputs.rows = batch_->rows();
+  inputs.rows = batch_.rows();
   inputs.vocab = program_->spec.vocab;
-  inputs.segments = batch_->size(Space::segments);
-  inputs.pairs = batch_->size(Space::pairs);
+  inputs.segments = batch_.size(Space::segments);
+  inputs.pairs = batch_.size(Space::pairs);
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     inputs.parameters[layout.parameters[i]] = parameters_[i];
   for (const auto& [id, tensor] : layout.tensor_of) {
@@ -120,8 +119,8 @@ void InterpreterExecutor::write_rows(ir::Evaluator& values) const {
   for (const auto& [id, tensors] : program_->layout.outputs_of) {
     const std::vector<double>& numbers = values.value(id);
     for (int tensor : tensors) {
-      const Strided& s = batch_->tensors()[static_cast<std::size_t>(tensor)];
-      for (std::int64_t row = 0; row < batch_->rows(); ++row) {
+      const Strided& s = batch_.tensors()[static_cast<std::size_t>(tensor)];
+      for (std::int64_t row = 0; row < batch_.rows(); ++row) {
         write_number(s.row(row), DType::fp32, numbers[at(row)]);
       }
     }
@@ -149,12 +148,12 @@ void InterpreterExecutor::write_gradient(ir::Evaluator& values) const {
   }
   const ElementValues live = element_values(loss.live);
 
-  const Strided& gradient = batch_->tensors()[static_cast<std::size_t>(program_->layout.gradient)];
+  const Strided& gradient = batch_.tensors()[static_cast<std::size_t>(program_->layout.gradient)];
   const bool accumulate = program_->plan.gradient == GradientMode::accumulate;
   const DType dtype = program_->spec.gradient_dtype;
   const auto size = static_cast<std::int64_t>(dtype_size(dtype));
   std::vector<double> line(at(vocab));
-  for (std::int64_t row = 0; row < batch_->rows(); ++row) {
+  for (std::int64_t row = 0; row < batch_.rows(); ++row) {
     const bool is_live = live(row, 0) != 0;
     if (accumulate && !is_live) continue;
     line.assign(at(vocab), 0);
@@ -177,7 +176,7 @@ void InterpreterExecutor::write_gradient(ir::Evaluator& values) const {
       write_number(element, dtype, line[at(k)] + (accumulate ? read_number(element, dtype) : 0));
     }
     if (!accumulate) {
-      std::memset(address + vocab * size, 0, static_cast<std::size_t>(batch_->gradient_padding()));
+      std::memset(address + vocab * size, 0, static_cast<std::size_t>(batch_.gradient_padding()));
     }
   }
 }

@@ -14,12 +14,11 @@
 
 namespace lossc {
 
-class InterpreterExecutor final : public Executor {
+class InterpreterExecutor final : public HostExecutor {
  public:
-  explicit InterpreterExecutor(std::shared_ptr<const Program::Impl> program) : program_(std::move(program)) {}
+  explicit InterpreterExecutor(std::shared_ptr<const Program::Impl> program) : HostExecutor(std::move(program)) {}
 
   bool takes_chunks() const override { return false; }
-  void begin(Batch& batch, const std::vector<double>& parameters) override;
   void prologue() override {}
   /// Checks that what the region needs is bound.
   void region(int index, std::int64_t row_begin, std::int64_t row_end) override;
@@ -29,6 +28,9 @@ class InterpreterExecutor final : public Executor {
   double scalar(ir::NodeId id) const override;
   double buffer(ir::NodeId id, std::int64_t position) const override;
 
+ protected:
+  void start(const std::vector<double>& parameters) override;
+
  private:
   std::vector<double> read(std::size_t tensor) const;
   std::vector<double> read_rows(std::size_t tensor, const std::vector<double>& active) const;
@@ -36,8 +38,6 @@ class InterpreterExecutor final : public Executor {
   void write_rows(ir::Evaluator& values) const;
   void write_gradient(ir::Evaluator& values) const;
 
-  std::shared_ptr<const Program::Impl> program_;
-  Batch* batch_ = nullptr;
   std::vector<double> parameters_;
   std::vector<double> scalars_;               // in the layout's order
   std::vector<std::vector<double>> buffers_;  // in the layout's order

@@ -14,6 +14,9 @@
 #ifdef LOSSC_HAS_LLVM
 #include "compiler/cpu/cpu_compiler.h"
 #endif
+#ifdef LOSSC_HAS_CUDA
+#include "runtime/cuda/cuda_kernels.h"
+#endif
 
 namespace lossc {
 
@@ -100,7 +103,10 @@ void describe_tensors(Program::Impl& program) {
 
 void check_device(const std::string& device) {
   const std::vector<std::string> devices = available_devices();
-  if (std::find(devices.begin(), devices.end(), device) != devices.end()) return;
+#ifdef LOSSC_HAS_CUDA
+  if (cuda::cuda_ordinal(device) >= 0) return;
+#endif
+  if (device != "cuda:N" && std::find(devices.begin(), devices.end(), device) != devices.end()) return;
 #ifndef LOSSC_HAS_LLVM
   if (device == "cpu") {
     throw Error(ErrorCode::unsupported,
@@ -140,6 +146,9 @@ std::vector<std::string> available_devices() {
 #ifdef LOSSC_HAS_LLVM
       "cpu",
 #endif
+#ifdef LOSSC_HAS_CUDA
+      "cuda:N",
+#endif
       "interpreter"};
 }
 
@@ -169,6 +178,16 @@ Program Program::compile(const Spec& spec, const CompileOptions& options) {
 #ifdef LOSSC_HAS_LLVM
   if (options.device == "cpu") impl->kernels = load_cpu_kernels(*impl, key);
 #endif
+#ifdef LOSSC_HAS_CUDA
+  if (const int ordinal = cuda::cuda_ordinal(options.device); ordinal >= 0) {
+    const auto& inputs = impl->inputs;
+    const bool segments = std::any_of(inputs.begin(), inputs.end(),
+                                      [](const TensorInfo& i) { return i.name == "segment_ids"; });
+    impl->cuda_kernels = cuda::load_cuda_kernels(impl->plan, impl->layout, spec, key, cuda::Device::get(ordinal),
+                                                 segments, program_title(spec));
+    impl->asynchronous = true;
+  }
+#endif
   return Program(std::move(impl));
 }
 
@@ -190,6 +209,9 @@ const std::string& Program::key() const {
 std::string Program::source() const {
 #ifdef LOSSC_HAS_LLVM
   if (impl_->kernels != nullptr) return cpu::cpu_source(impl_->plan, impl_->layout, impl_->spec);
+#endif
+#ifdef LOSSC_HAS_CUDA
+  if (impl_->cuda_kernels != nullptr) return impl_->cuda_kernels->source;
 #endif
   return {};
 }

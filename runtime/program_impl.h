@@ -12,6 +12,9 @@ namespace lossc {
 namespace cpu {
 struct CpuKernels;
 }
+namespace cuda {
+struct CudaKernels;
+}
 
 struct Program::Impl {
   Spec spec;
@@ -21,7 +24,9 @@ struct Program::Impl {
   std::vector<ParameterInfo> parameters;
   std::vector<TensorInfo> inputs, outputs;
   std::set<std::string> advantage_names;           ///< row inputs that a batch may give one a segment
-  std::shared_ptr<const cpu::CpuKernels> kernels;  ///< null: the interpreter's
+  std::shared_ptr<const cpu::CpuKernels> kernels;  ///< null: another device's
+  std::shared_ptr<const cuda::CudaKernels> cuda_kernels;  ///< null: another device's
+  bool asynchronous = false;                              ///< run() returns before the results are there
 };
 
 }  // namespace lossc

@@ -36,12 +36,13 @@ struct Map {
   const int* order;          ///< null: the identity
 };
 
-/// What a run found wrong with its inputs; 0 where nothing was.
+/// What runs found wrong with their inputs; 0 where nothing was.
 struct Status {
   unsigned long long bad_rows;
   unsigned long long first_bad_row;     ///< as ~row, so that the largest is the first; 0: none
-  unsigned long long bad_offset;        ///< as ~index: where cu_seqlens does not ascend, or ends elsewhere
+  unsigned long long bad_offset;        ///< of this run, as ~index: where cu_seqlens does not ascend, or ends elsewhere
   unsigned long long bad_pair;          ///< as ~index: a pair that names a segment that does not exist
+  unsigned long long any_bad_offset;    ///< bad_offset of any run
 };
 
 struct Head {

@@ -195,6 +195,7 @@ struct Arguments {
   __device__ __forceinline__ int index(int t, i64 i, int vocab) const {
     const char* p = address(tensors[t], i);
     const i64 v = tensors[t].wide ? *reinterpret_cast<const i64*>(p) : *reinterpret_cast<const int*>(p);
+    if (tensors[t].role == kRoleValues) return static_cast<int>(v);
     if (tensors[t].role == kRoleLabels) {
       if (v < 0) return -1;
       if (head.ignores && v == (head.ignore_pointer ? *head.ignore_pointer : head.ignore_index)) return -1;
