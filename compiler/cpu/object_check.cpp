@@ -116,9 +116,11 @@ void check_relocations(const Object& object) {
 void check_object(std::string_view bytes) {
   const llvm::MemoryBufferRef buffer(llvm::StringRef(bytes.data(), bytes.size()), "lossc");
   const Object object = value(Object::create(buffer));
-  if (object.getELFFile().getHeader().e_type != llvm::ELF::ET_REL) refuse("it is no relocatable object");
-  if (object.getEMachine() != host_machine()) {
-    refuse(fmt::format("it is for machine {}, this one is {}", object.getEMachine(), host_machine()));
+  const auto& header = object.getELFFile().getHeader();
+  if (header.e_type != llvm::ELF::ET_REL) refuse("it is no relocatable object");
+  if (header.e_machine != host_machine()) {
+    refuse(fmt::format("it is for machine {}, this one is {}", static_cast<unsigned>(header.e_machine),
+                       host_machine()));
   }
   check_sections(object);
   check_symbols(object);
