@@ -44,8 +44,8 @@ endfunction()
 
 # lossc_test_entry(<name> COMMAND <command> <argument>... [LABELS <label>...] [TIMEOUT <seconds>])
 #
-# Registers a command with ctest: it runs in the project's root and uses a kernel cache inside the build folder; exit
-# status 77 means skipped.
+# Registers a command with ctest: it runs in the project's root and has a kernel cache of its own inside the build
+# folder, which is empty when ctest starts; exit status 77 means skipped.
 function(lossc_test_entry name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "COMMAND;LABELS")
   if(NOT arg_LABELS)
@@ -57,7 +57,8 @@ function(lossc_test_entry name)
   add_test(NAME ${name} COMMAND ${arg_COMMAND} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(
     ${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77
-                       ENVIRONMENT "LOSSC_CACHE_DIR=${PROJECT_BINARY_DIR}/test-cache")
+                       ENVIRONMENT "LOSSC_CACHE_DIR=${PROJECT_BINARY_DIR}/test-cache/${name}"
+                       FIXTURES_REQUIRED empty_test_cache)
 endfunction()
 
 # lossc_fuzzer(<name> SOURCES <file>...)

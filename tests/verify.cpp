@@ -5,6 +5,8 @@
 
 #include <bit>
 #include <cmath>
+#include <cstdlib>
+#include <sstream>
 
 namespace lossc::test {
 namespace {
@@ -94,8 +96,13 @@ const std::vector<std::string>& devices() {
     LossCase spec;
     spec.vocab = 2;
     spec.children.push_back({.name = "ce", .type = "cross_entropy"});
-    std::vector<std::string> found;
-    for (const char* device : {"cpu", "interpreter"}) {
+    std::vector<std::string> found, wanted = {"cpu", "interpreter"};
+    if (const char* named = std::getenv("LOSSC_TEST_DEVICES")) {
+      wanted.clear();
+      std::istringstream list(named);
+      for (std::string device; std::getline(list, device, ',');) wanted.push_back(device);
+    }
+    for (const std::string& device : wanted) {
       try {
         compile(spec, device);
         found.emplace_back(device);

@@ -19,6 +19,7 @@ std::vector<std::string> differences(const LossCase& spec, const Batch& batch, c
                                      Execution& execution, BoundBatch& memory);
 
 /// The devices of this build: "cpu", "interpreter". Small batches run on each.
+/// LOSSC_TEST_DEVICES, a list with commas, names others.
 const std::vector<std::string>& devices();
 
 /// Compiles for `device`, runs the batch and compares. Returns "" when all is right, else a report with the

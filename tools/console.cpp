@@ -34,6 +34,10 @@ void print(std::string_view text) {
   write(stdout, line);
 }
 
+void print_bytes(std::string_view bytes) {
+  write(stdout, bytes);
+}
+
 void print_json(const nlohmann::ordered_json& json) {
   print(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }

@@ -12,6 +12,8 @@ namespace lossc::cli {
 
 /// Writes a result to standard output, with a line end. Throws Error(io) when it cannot be written.
 void print(std::string_view text);
+/// The same without a line end, for content that is no text.
+void print_bytes(std::string_view bytes);
 void print_json(const nlohmann::ordered_json& json);
 
 /// `lossc: warning: ...` on standard error.

@@ -1,15 +1,14 @@
 // lossc doctor: what was found on this machine.
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "lossc/program.h"
+#include "runtime/cache/folder.h"
+#include "runtime/cache/options.h"
 #include "tools/console.h"
 #include "tools/doctor_cuda.h"
 #include "tools/verbs.h"
@@ -18,7 +17,6 @@ namespace lossc::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-namespace fs = std::filesystem;
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -76,37 +74,11 @@ Json threads() {
           {"LOSSC_NUM_THREADS", limit.empty() ? Json(nullptr) : Json(limit)}};
 }
 
-// Where the kernel cache will be kept, and what speaks against that place.
+// Where the kernel cache is kept, and what speaks against that place.
 Json cache() {
-  fs::path path;
-  std::string from;
-  if (const std::string own = environment("LOSSC_CACHE_DIR"); !own.empty()) {
-    path = own;
-    from = "LOSSC_CACHE_DIR";
-  } else if (const std::string xdg = environment("XDG_CACHE_HOME"); !xdg.empty()) {
-    path = fs::path(xdg) / "lossc";
-    from = "XDG_CACHE_HOME";
-  } else if (const std::string home = environment("HOME"); !home.empty()) {
-    path = fs::path(home) / ".cache" / "lossc";
-    from = "HOME";
-  }
-  if (path.empty()) {
-    return {{"path", nullptr}, {"state", "none: LOSSC_CACHE_DIR, XDG_CACHE_HOME and HOME are all unset"}};
-  }
-  struct stat status = {};
-  std::string state = "good";
-  if (::stat(path.c_str(), &status) != 0) {
-    state = "does not exist yet";
-  } else if (!S_ISDIR(status.st_mode)) {
-    state = "is no folder";
-  } else if (status.st_uid != ::geteuid()) {
-    state = "belongs to another user";
-  } else if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    state = "others may write to it";
-  } else if (::access(path.c_str(), R_OK | W_OK | X_OK) != 0) {
-    state = "cannot be written to";
-  }
-  return {{"path", path.string()}, {"from", from}, {"state", state}, {"read_by_this_version", false}};
+  const CacheOptions options = CacheOptions::from_environment();
+  if (options.folder.empty()) return {{"path", nullptr}, {"state", "none: " + options.from}};
+  return {{"path", options.folder}, {"from", options.from}, {"state", folder_state(options.folder)}};
 }
 
 void print_text(const Json& found) {
@@ -138,9 +110,8 @@ void print_text(const Json& found) {
   const Json& c = found["cache"];
   line("kernel cache", c["path"].is_null()
                            ? c["state"].get<std::string>()
-                           : fmt::format("{} ({}; from {}); kernels are kept in memory alone so far",
-                                         c["path"].get<std::string>(), c["state"].get<std::string>(),
-                                         c["from"].get<std::string>()));
+                           : fmt::format("{} ({}; from {})", c["path"].get<std::string>(),
+                                         c["state"].get<std::string>(), c["from"].get<std::string>()));
   for (const auto& [label, what] : doctor_cuda_lines(found["nvidia"])) line(label, what);
   print(text);
 }

@@ -24,8 +24,12 @@ int complain(const std::string& message, int status) {
 
 // The part of the command line that a usage error belongs to, for the hint at its help.
 std::string called(const CLI::App& app) {
-  const auto verbs = app.get_subcommands();
-  return verbs.empty() ? "lossc" : "lossc " + verbs.front()->get_name();
+  std::string name = "lossc";
+  for (const CLI::App* verb = &app; !verb->get_subcommands().empty();) {
+    verb = verb->get_subcommands().front();
+    name += " " + verb->get_name();
+  }
+  return name;
 }
 
 // What stands first is a verb or an option.
@@ -56,6 +60,7 @@ int run(int argc, char** argv) {
   lossc::cli::add_check(app, status);
   lossc::cli::add_losses(app, status);
   lossc::cli::add_schema(app, status);
+  lossc::cli::add_cache(app, status);
   lossc::cli::add_doctor(app, status);
   check_verb(app, argc, argv);
   try {

@@ -297,16 +297,21 @@ std::int64_t DiskCache::shrink_if_over(std::int64_t max_bytes) {
   const TotalValues values = totals();
   const bool scanned = values[static_cast<std::size_t>(Total::scanned)] > 0;
   if (scanned && values[static_cast<std::size_t>(Total::bytes)] <= max_bytes) return 0;
-  if (!scanned) {
-    std::int64_t total = 0;
-    for (const StoredEntry& entry : list()) total += entry.bytes;
-    if (total <= max_bytes) {
-      if (const std::optional<FileDescriptor> layout = folder_.open())
-        pending_.set_bytes(layout->get(), total);
-      return 0;
+  const std::vector<StoredEntry> entries = list();
+  std::int64_t total = 0, newest = 0, newest_time = 0;
+  for (const StoredEntry& entry : entries) {
+    total += entry.bytes;
+    if (entry.last_used >= newest_time) {
+      newest_time = entry.last_used;
+      newest = entry.bytes;
     }
   }
-  return shrink(max_bytes / 5 * 4);
+  if (total <= max_bytes) {
+    if (const std::optional<FileDescriptor> layout = folder_.open()) pending_.set_bytes(layout->get(), total);
+    return 0;
+  }
+  // What was just written stays if it fits at all.
+  return shrink(std::max(max_bytes / 5 * 4, newest <= max_bytes ? newest : 0));
 }
 
 TotalValues DiskCache::totals() const {

@@ -10,12 +10,12 @@ namespace lossc {
 
 struct CacheOptions {
   /// The folder; absolute, made when something is first written. Empty: kernels are kept in memory alone.
-  std::string folder;
+  std::string folder = {};
   /// Where `folder` comes from ("LOSSC_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "the user's entry in passwd"),
   /// or why it is empty.
-  std::string from;
+  std::string from = {};
   /// A second folder that is only read (LOSSC_CACHE_READONLY_DIR); empty: none.
-  std::string readonly_folder;
+  std::string readonly_folder = {};
   /// When entries take more, those unused for longest go (LOSSC_CACHE_MAX_SIZE).
   std::int64_t max_bytes = std::int64_t{1} << 30;
   /// A kernel that is in no folder is an error (LOSSC_NO_COMPILE=1).

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "runtime/file.h"
 
@@ -37,11 +39,22 @@ TotalValues read_values(int file) {
   return values;
 }
 
-// Changes the file's values; false when another process does so at this moment, or it cannot be written.
+constexpr int kLockTries = 20;
+
+// Other processes hold it for microseconds.
+bool lock_soon(int file) {
+  for (int i = 0; i < kLockTries; ++i) {
+    if (::flock(file, LOCK_EX | LOCK_NB) == 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  }
+  return false;
+}
+
+// Changes the file's values; false when other processes hold it for too long, or it cannot be written.
 bool change(int folder, const std::function<void(TotalValues&)>& edit) {
   const FileDescriptor file(
       ::openat(folder, kName, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600));
-  if (file.get() < 0 || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  if (file.get() < 0 || !lock_soon(file.get())) return false;
   TotalValues values = read_values(file.get());
   edit(values);
   std::string text;
