@@ -145,6 +145,17 @@ TEST_CASE("K4: a write that fails half-way leaves nothing behind") {
   CHECK(files == 1);
 }
 
+TEST_CASE("K4: no folder at all costs one warning, unless that was asked for") {
+  Counted counted(CacheOptions{.from = "HOME is unset"});
+  for (const char* name : {"x", "y", "x"}) counted.get(name);
+  CHECK(counted.compiled == 2);
+  REQUIRE(counted.warnings.size() == 1);
+  CHECK(counted.warnings[0].find("HOME is unset") != std::string::npos);
+  Counted silent(CacheOptions{.from = "LOSSC_NO_CACHE is set", .no_cache = true});
+  silent.get("x");
+  CHECK(silent.warnings.empty());
+}
+
 TEST_CASE("where the folder is looked for") {
   CHECK(in_child([] {
     const auto folder = [] { return CacheOptions::from_environment().folder; };

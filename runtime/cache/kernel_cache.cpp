@@ -153,6 +153,10 @@ struct KernelCache::Impl {
     if (own) {
       own->pending().add(Total::compilations);
       store(fields, *image);
+    } else if (!options.no_cache && !options.from.empty()) {
+      warn(Trouble::folder, fmt::format("kernel cache: there is no folder: {}; kernels are kept in memory "
+                                        "alone; LOSSC_CACHE_DIR names one, LOSSC_NO_CACHE=1 silences this",
+                                        options.from));
     }
     return image;
   }

@@ -51,6 +51,7 @@ std::string home_of_user() {
 
 void choose_folder(CacheOptions& options) {
   if (flag("LOSSC_NO_CACHE")) {
+    options.no_cache = true;
     options.from = "LOSSC_NO_CACHE is set";
   } else if (const std::string own = environment("LOSSC_CACHE_DIR"); !own.empty()) {
     options.folder = folder_path(own);
@@ -76,7 +77,7 @@ CacheOptions CacheOptions::from_environment() {
   CacheOptions options;
   choose_folder(options);
   if (const std::string other = environment("LOSSC_CACHE_READONLY_DIR");
-      !other.empty() && !flag("LOSSC_NO_CACHE")) {
+      !other.empty() && !options.no_cache) {
     options.readonly_folder = folder_path(other);
   }
   if (const std::string size = environment("LOSSC_CACHE_MAX_SIZE"); !size.empty()) {

@@ -18,6 +18,8 @@ struct CacheOptions {
   std::string readonly_folder = {};
   /// When entries take more, those unused for longest go (LOSSC_CACHE_MAX_SIZE).
   std::int64_t max_bytes = std::int64_t{1} << 30;
+  /// Keeping kernels in memory alone is what was asked for (LOSSC_NO_CACHE=1): no reason to warn.
+  bool no_cache = false;
   /// A kernel that is in no folder is an error (LOSSC_NO_COMPILE=1).
   bool no_compile = false;
   /// How long to wait for another process that compiles the same kernel before compiling it here too.
