@@ -31,3 +31,11 @@ mark_as_advanced(LOSSC_TOOLKIT_CUDA_STUB)
 if(LOSSC_TOOLKIT_CUDA_STUB)
   target_compile_definitions(driver_test PRIVATE LOSSC_TEST_CUDA_STUBS="${LOSSC_TOOLKIT_CUDA_STUB}")
 endif()
+
+# On a card: what is special to programs on a GPU, and the suites of values and gradients on the device cuda:0.
+lossc_test(cuda_run_test SOURCES cuda_run_test.cpp LABELS gpu)
+foreach(name IN ITEMS losses_test numerics_test masking_test shapes_test phases_test threads_test random_specs_test
+                      random_graph_test)
+  lossc_test_entry(${name}.cuda LABELS gpu COMMAND ${name} TIMEOUT 1800)
+  set_property(TEST ${name}.cuda APPEND PROPERTY ENVIRONMENT "LOSSC_TEST_DEVICES=cuda:0")
+endforeach()

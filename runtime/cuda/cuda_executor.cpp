@@ -28,6 +28,7 @@ class CudaExecutor final : public Executor {
   void begin(const TensorMap& bound, std::int64_t rows, const std::vector<ParameterValue>& parameters,
              bool changed) override {
     read_ = false;
+    known_ = {};
     if (!changed && batch_.reusable(bound, rows)) return;
     batch_.bind(bound, rows, parameters);
   }
@@ -69,14 +70,17 @@ class CudaExecutor final : public Executor {
   void finish(const TensorMap&) override {
     if (!batch_.staged()) return;
     batch_.return_outputs();
-    const ExecutionStatus found = status();
-    if (found.bad_rows > 0) throw Error(ErrorCode::invalid_data, bad_rows_message(found, program_->spec.vocab));
+    known_ = read_status();
+    if (known_.bad_rows > 0) throw Error(ErrorCode::invalid_data, bad_rows_message(known_, program_->spec.vocab));
   }
 
   std::int64_t rows() const override { return batch_.rows(); }
 
-  // Waits, reports and clears. What staged runs found stays known until the next.
-  ExecutionStatus status() override {
+  // finish() has read what a staged run found.
+  ExecutionStatus status() override { return batch_.staged() ? known_ : read_status(); }
+
+  // Waits, reports and clears.
+  ExecutionStatus read_status() {
     const ContextScope scope(*kernels_.device);
     Status found{};
     copy(&found, batch_.status(), sizeof found);
@@ -157,6 +161,7 @@ class CudaExecutor final : public Executor {
   Batch host_batch_;
   mutable std::vector<float> scalars_;
   mutable bool read_ = false;
+  ExecutionStatus known_;
 };
 
 }  // namespace
