@@ -126,9 +126,9 @@ Storage::Storage(DType dtype, Layout layout) : dtype_(dtype), layout_(std::move(
     if (layout_.shape[d] > 0) last += (layout_.shape[d] - 1) * layout_.strides[d];
   }
   const std::size_t used = size_ == 0 ? 0 : (static_cast<std::size_t>(last) + 1) * element_;
-  bytes_.assign(used + 2 * guard_bytes + 64 + static_cast<std::size_t>(layout_.misalign), pattern);
+  bytes_.assign(used + 2 * guard_bytes + 256 + static_cast<std::size_t>(layout_.misalign), pattern);
   const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data()) + guard_bytes;
-  base_ = guard_bytes + (64 - address % 64) % 64 + static_cast<std::size_t>(layout_.misalign);
+  base_ = guard_bytes + (256 - address % 256) % 256 + static_cast<std::size_t>(layout_.misalign);
 }
 
 TensorView Storage::view() {
