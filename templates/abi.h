@@ -19,8 +19,9 @@ enum TensorRole : int {
   kRolePairs = 3      ///< negative or not below the number of segments: -1
 };
 
-/// A tensor addressed by position: data + i * stride, or data + (i / inner) * outer_stride + (i % inner) * stride
-/// where inner > 0. Strides count bytes. An absent optional tensor is a constant with stride 0.
+/// A tensor addressed by position: data + (i / inner) * outer_stride + (i % inner) * stride; inner is kFlat where one
+/// stride will do. Strides count bytes. An absent optional tensor is a constant with stride 0.
+constexpr long long kFlat = 0x7fffffff;  ///< no position is as large
 struct Tensor {
   char* data;
   long long stride;

@@ -122,22 +122,22 @@ struct Vector {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) words[i] = 0;
   }
+  /// Forgets what the compiler knows of the words, so that it unpacks them again instead of keeping fp32 copies.
+  __device__ __forceinline__ void forget() {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) asm volatile("" : "+r"(words[i]));
+  }
   template <Keep kKeep>
   __device__ __forceinline__ void load(const char* p, bool aligned, u64 policy) {
     if (aligned) {
 #pragma unroll
       for (int i = 0; i < kWords; i += 4) load16<kKeep>(words + i, p + 4 * i, policy);
     } else {
-      load_elements(p, 0, kWidth);
-    }
-  }
-  /// The elements [begin, end); zeros elsewhere.
-  __device__ __forceinline__ void load_elements(const char* p, int begin, int end) {
-    clear();
+      clear();
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      if (i < begin || i >= end) continue;
-      words[i / T::kPerWord] |= T::bits(p + i * kSize) << (16 * (i % T::kPerWord));
+      for (int i = 0; i < kWidth; ++i) {
+        words[i / T::kPerWord] |= T::bits(p + i * kSize) << (16 * (i % T::kPerWord));
+      }
     }
   }
   template <Keep kKeep>
@@ -146,14 +146,8 @@ struct Vector {
 #pragma unroll
       for (int i = 0; i < kWords; i += 4) store16<kKeep>(p + 4 * i, words + i, policy);
     } else {
-      store_elements(p, 0, kWidth);
-    }
-  }
-  __device__ __forceinline__ void store_elements(char* p, int begin, int end) const {
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      if (i < begin || i >= end) continue;
-      *reinterpret_cast<typename T::Bits*>(p + i * kSize) = element(i);
+      for (int i = 0; i < kWidth; ++i) *reinterpret_cast<typename T::Bits*>(p + i * kSize) = element(i);
     }
   }
   __device__ __forceinline__ typename T::Bits element(int i) const {
@@ -168,11 +162,8 @@ struct Vector {
 // ---- the argument block
 
 LOSSC_INLINE char* address(const Tensor& t, i64 i) {
-  if (t.inner > 0) {  // positions are below 2^31
-    const unsigned outer = static_cast<unsigned>(i) / static_cast<unsigned>(t.inner);
-    return t.data + outer * t.outer_stride + (i - outer * t.inner) * t.stride;
-  }
-  return t.data + i * t.stride;
+  const unsigned outer = static_cast<unsigned>(i) / static_cast<unsigned>(t.inner);
+  return t.data + outer * t.outer_stride + (i - outer * t.inner) * t.stride;
 }
 
 template <int kTensors, int kBuffers, int kMaps, int kParameters, int kResults>
@@ -191,23 +182,29 @@ struct Arguments {
   __device__ __forceinline__ bool boolean(int t, i64 i) const {
     return *reinterpret_cast<const unsigned char*>(address(tensors[t], i)) != 0;
   }
-  /// A label, a segment or a member of a pair; what is out of range never becomes an address.
-  __device__ __forceinline__ int index(int t, i64 i, int vocab) const {
+  __device__ __forceinline__ i64 integer(int t, i64 i) const {
     const char* p = address(tensors[t], i);
-    const i64 v = tensors[t].wide ? *reinterpret_cast<const i64*>(p) : *reinterpret_cast<const int*>(p);
+    return tensors[t].wide ? *reinterpret_cast<const i64*>(p) : *reinterpret_cast<const int*>(p);
+  }
+  // What is out of range never becomes an address.
+  /// Negative or ignored: -1; beyond the vocabulary: vocab.
+  __device__ __forceinline__ int label(int t, i64 i, int vocab) const {
+    const i64 v = integer(t, i);
+    const i64 ignored = head.ignore_pointer ? *head.ignore_pointer : head.ignore_index;
+    if (v < 0 || (head.ignores && v == ignored)) return -1;
+    return v < vocab ? static_cast<int>(v) : vocab;
+  }
+  /// Negative: -1; no segment of the batch: -2. An absent tensor has a value of its own.
+  __device__ __forceinline__ int segment(int t, i64 i) const {
+    const i64 v = integer(t, i);
     if (tensors[t].role == kRoleValues) return static_cast<int>(v);
-    if (tensors[t].role == kRoleLabels) {
-      if (v < 0) return -1;
-      if (head.ignores && v == (head.ignore_pointer ? *head.ignore_pointer : head.ignore_index)) return -1;
-      return v < vocab ? static_cast<int>(v) : vocab;
-    }
-    const i64 segments = head.counts[4];
-    if (tensors[t].role == kRoleSegments) {
-      if (head.status->bad_offset != 0) return -2;
-      if (v < 0) return -1;
-      return v < segments ? static_cast<int>(v) : -2;
-    }
-    return v >= 0 && v < segments ? static_cast<int>(v) : -1;
+    if (head.status->bad_offset != 0) return -2;
+    return v < 0 ? -1 : v < head.counts[4] ? static_cast<int>(v) : -2;
+  }
+  /// A member of a pair; negative or no segment of the batch: -1.
+  __device__ __forceinline__ int member(int t, i64 i) const {
+    const i64 v = integer(t, i);
+    return v >= 0 && v < head.counts[4] ? static_cast<int>(v) : -1;
   }
   __device__ __forceinline__ float parameter(int k) const {
     return parameter_pointers[k] ? *parameter_pointers[k] : parameters[k];

@@ -17,7 +17,6 @@ namespace lossc::cuda {
 template <class R, int kThreads>
 struct Span {
   static constexpr int kWidth = R::kWidth;
-  static constexpr int kTailThread = kThreads - 1;
   int head, vectors, tail;
   int lead;  ///< vectors between the line's beginning and the first vector
 
@@ -38,32 +37,26 @@ struct Span {
   __device__ __forceinline__ bool owns(int element) const {
     const int inner = element - head;
     int owner = (inner / kWidth + lead) % kThreads;
-    if (inner < 0) owner = 0;
-    if (inner >= vectors * kWidth) owner = kTailThread;
+    if (inner < 0) owner = element;
+    if (inner >= vectors * kWidth) owner = inner - vectors * kWidth + head;
     return owner == static_cast<int>(threadIdx.x);
   }
 };
 
-/// Which elements of a vector exist: [begin, end).
-struct Part {
-  int begin, end;
-};
-
-/// The elements before the first and behind the last vector, in registers of two threads.
+/// The elements before the first and behind the last vector, one a thread: f(element relative to the first vector).
 template <class R, class S, class F>
 LOSSC_INLINE void edges(const S& span, F f) {
-  const bool head = threadIdx.x == 0 && span.head > 0;
-  const bool tail = threadIdx.x == S::kTailThread && span.tail > 0;
-  if (!head && !tail) return;
-  const Part part = head ? Part{R::kWidth - span.head, R::kWidth} : Part{0, span.tail};
-  f(head ? -R::kWidth : span.vectors * R::kWidth, part);
+  const int t = threadIdx.x;
+  if (t < span.head + span.tail) f(t < span.head ? t - span.head : span.vectors * R::kWidth + t - span.head);
 }
 
 // ---- where the elements of a row come from
+//
+// A body has two members: vector(raw, first) for whole vectors and element(input, place) for single ones.
 
-/// f(raw, first element, part) for the elements of a sweep that reads the row from memory.
+/// The vectors of a sweep that reads the row from memory.
 template <class R, class P, int kThreads, int kUnroll, class S, class F>
-LOSSC_INLINE void sweep_memory(const typename R::Streams& streams, const S& span, F f) {
+LOSSC_INLINE void sweep_memory(const typename R::Streams& streams, const S& span, F vector) {
   const u64 policy = cache_policy(P::kKeep);
 #pragma unroll 1
   for (int v = span.vector(0); v < span.vectors; v += kThreads * kUnroll) {
@@ -74,14 +67,9 @@ LOSSC_INLINE void sweep_memory(const typename R::Streams& streams, const S& span
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (span.has(v + u * kThreads)) f(raw[u], (v + u * kThreads) * R::kWidth, Part{0, R::kWidth});
+      if (span.has(v + u * kThreads)) vector(raw[u], (v + u * kThreads) * R::kWidth);
     }
   }
-  edges<R>(span, [&](int first, Part part) {
-    typename R::Raw raw;
-    P::load_edge(raw, streams, first, part);
-    f(raw, first, part);
-  });
 }
 
 /// The row is loaded once and stays in registers.
@@ -99,29 +87,20 @@ struct Registers {
       if (span.has(v)) R::template load<Keep::normal>(raw[k], streams, v, 0);
     }
   }
-  /// f(raw, first element, part) for some elements of every thread.
+  /// Some vectors of every thread.
   template <class P, class S, class F>
-  __device__ __forceinline__ void sample(const typename R::Streams& streams, const S& span, F f) {
-    if (span.has(span.vector(0))) f(raw[0], span.vector(0) * R::kWidth, Part{0, R::kWidth});
-    edges<R>(span, [&](int first, Part part) {
-      typename R::Raw edge;
-      P::load_edge(edge, streams, first, part);
-      f(edge, first, part);
-    });
+  __device__ __forceinline__ void sample(const typename R::Streams&, const S& span, F vector) {
+    if (span.has(span.vector(0))) vector(raw[0], span.vector(0) * R::kWidth);
   }
-  /// f(raw, first element, part) for all elements.
+  /// All vectors.
   template <class P, class S, class F>
-  __device__ __forceinline__ void sweep(const typename R::Streams& streams, const S& span, F f) {
+  __device__ __forceinline__ void sweep(const typename R::Streams&, const S& span, F vector) {
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
       const int v = span.vector(k);
-      if (span.has(v)) f(raw[k], v * R::kWidth, Part{0, R::kWidth});
+      R::forget(raw[k]);
+      if (span.has(v)) vector(raw[k], v * R::kWidth);
     }
-    edges<R>(span, [&](int first, Part part) {
-      typename R::Raw edge;
-      P::load_edge(edge, streams, first, part);
-      f(edge, first, part);
-    });
   }
 };
 
@@ -133,24 +112,17 @@ struct Streaming {
 
   template <class S>
   __device__ __forceinline__ void fetch(const typename R::Streams&, const S&) {}
-
   template <class P, class S, class F>
-  __device__ __forceinline__ void sample(const typename R::Streams& streams, const S& span, F f) {
-    typename R::Raw raw;
-    const u64 policy = cache_policy(P::kKeep);
+  __device__ __forceinline__ void sample(const typename R::Streams& streams, const S& span, F vector) {
     const int v = span.vector(0);
-    if (span.has(v)) {
-      P::template load<P::kKeep>(raw, streams, v, policy);
-      f(raw, v * R::kWidth, Part{0, R::kWidth});
-    }
-    edges<R>(span, [&](int first, Part part) {
-      P::load_edge(raw, streams, first, part);
-      f(raw, first, part);
-    });
+    if (!span.has(v)) return;
+    typename R::Raw raw;
+    P::template load<P::kKeep>(raw, streams, v, cache_policy(P::kKeep));
+    vector(raw, v * R::kWidth);
   }
   template <class P, class S, class F>
-  __device__ __forceinline__ void sweep(const typename R::Streams& streams, const S& span, F f) {
-    sweep_memory<R, P, kThreads, kUnroll>(streams, span, f);
+  __device__ __forceinline__ void sweep(const typename R::Streams& streams, const S& span, F vector) {
+    sweep_memory<R, P, kThreads, kUnroll>(streams, span, vector);
   }
 };
 
@@ -175,6 +147,10 @@ struct Record {
   __device__ __forceinline__ void merge(const Record& o) {
 #pragma unroll
     for (int i = 0; i < kSums; ++i) sums[i] += o.sums[i];
+    merge_tops(o);
+  }
+  template <class Other>
+  __device__ __forceinline__ void merge_tops(const Other& o) {
 #pragma unroll
     for (int i = 0; i < kTops; ++i) {
       if (o.tops[i] > tops[i] || (o.tops[i] == tops[i] && o.places[i] < places[i])) {
@@ -264,25 +240,38 @@ struct RowProgram {
       typedef Record<P::kSums, P::kTops> Rec;
       Rec record;
       record.clear();
-      source.template sweep<P>(streams, span, [&](const typename R::Raw& raw, int first, Part part) {
+      Record<0, P::kTops> edge;
+      edge.clear();
+      auto raise = [&](const float* tops, int place) {
+#pragma unroll
+        for (int k = 0; k < P::kTops; ++k) {
+          const bool larger = tops[k] > record.tops[k];
+          record.tops[k] = larger ? tops[k] : record.tops[k];
+          record.places[k] = larger ? place : record.places[k];
+        }
+      };
+      edges<R>(span, [&](int place) {
+        float sums[P::kSums > 0 ? P::kSums : 1], tops[P::kTops > 0 ? P::kTops : 1];
+        o.terms(P::element(streams, place), sums, tops);
+#pragma unroll
+        for (int k = 0; k < P::kSums; ++k) record.sums[k] = sums[k];
+#pragma unroll
+        for (int k = 0; k < P::kTops; ++k) edge.tops[k] = tops[k], edge.places[k] = span.head + place;
+      });
+      source.template sweep<P>(streams, span, [&](const typename R::Raw& raw, int first) {
         float vector_sums[P::kSums > 0 ? P::kSums : 1] = {};
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) {
-          if (i < part.begin || i >= part.end) continue;
           float sums[P::kSums > 0 ? P::kSums : 1], tops[P::kTops > 0 ? P::kTops : 1];
           o.terms(R::input(raw, i), sums, tops);
 #pragma unroll
           for (int k = 0; k < P::kSums; ++k) vector_sums[k] += sums[k];
-#pragma unroll
-          for (int k = 0; k < P::kTops; ++k) {
-            if (!(tops[k] > record.tops[k])) continue;
-            record.tops[k] = tops[k];
-            record.places[k] = span.head + first + i;
-          }
+          raise(tops, span.head + first + i);
         }
 #pragma unroll
         for (int k = 0; k < P::kSums; ++k) record.sums[k] += vector_sums[k];
       });
+      record.merge_tops(edge);
       merge_block<kThreads>(record, reinterpret_cast<Rec*>(shared.warps));
       if (threadIdx.x == 0) shared.good = P::finish(a, row, shared.row, record.sums, record.tops, record.places);
       __syncthreads();
@@ -297,20 +286,21 @@ struct RowProgram {
     typedef Record<0, P::kAnchors> Rec;
     Rec record;
     record.clear();
-    auto raise = [&](const typename R::Raw& raw, int, Part part) {
+    auto raise = [&](const typename R::Input& input) {
+      float x[P::kAnchors];
+      o.arguments(input, x);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        if (i < part.begin || i >= part.end) continue;
-        float x[P::kAnchors];
-        o.arguments(R::input(raw, i), x);
-#pragma unroll
-        for (int k = 0; k < P::kAnchors; ++k) record.tops[k] = fmaxf(record.tops[k], x[k]);
-      }
+      for (int k = 0; k < P::kAnchors; ++k) record.tops[k] = fmaxf(record.tops[k], x[k]);
     };
+    auto vector = [&](const typename R::Raw& raw, int) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) raise(R::input(raw, i));
+    };
+    edges<R>(span, [&](int place) { raise(P::element(streams, place)); });
     if (exact) {
-      sweep_memory<R, P, kThreads, 1>(streams, span, raise);  // rare: small code counts
+      sweep_memory<R, P, kThreads, 1>(streams, span, vector);  // rare: small code counts
     } else {
-      source.template sample<P>(streams, span, raise);
+      source.template sample<P>(streams, span, vector);
     }
     merge_block<kThreads>(record, reinterpret_cast<Rec*>(shared.warps));
     if (threadIdx.x == 0) P::set_anchors(shared.row, record.tops, exact);
@@ -340,35 +330,25 @@ struct RowProgram {
         if (inside(element) && span.owns(element)) old[k] = G::read(gradient + i64(element) * kGradientBytes);
       }
     }
-    source.template sweep<typename R::Emit>(streams, span, [&](const typename R::Raw& raw, int first, Part part) {
+    edges<R>(span, [&](int place) {
+      char* p = vectors + i64(place) * kGradientBytes;
+      float g = o.gradient(R::Emit::element(streams, place));
+      if constexpr (R::kAccumulates) g += G::read(p);
+      G::write(p, g);
+    });
+    source.template sweep<typename R::Emit>(streams, span, [&](const typename R::Raw& raw, int first) {
       char* place = vectors + i64(first) * kGradientBytes;
-      Vector<G, kWidth> out;
       float g[kWidth];
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        if (i < part.begin || i >= part.end) {
-          g[i] = 0.0f;
-          continue;
-        }
-        g[i] = o.gradient(R::input(raw, i));
-      }
-      const bool whole = part.end - part.begin == kWidth;
+      for (int i = 0; i < kWidth; ++i) g[i] = o.gradient(R::input(raw, i));
+      Vector<G, kWidth> out;
       if constexpr (R::kAccumulates) {
-        Vector<G, kWidth> before;
-        if (whole) {
-          before.template load<Keep::normal>(place, aligned, 0);
-        } else {
-          before.load_elements(place, part.begin, part.end);
-        }
+        out.template load<Keep::normal>(place, aligned, 0);
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) g[i] += before.get(i);
+        for (int i = 0; i < kWidth; ++i) g[i] += out.get(i);
       }
       out.set(g);
-      if (whole) {
-        out.template store<R::Emit::kStore>(place, aligned, policy);
-      } else {
-        out.store_elements(place, part.begin, part.end);
-      }
+      out.template store<R::Emit::kStore>(place, aligned, policy);
     });
     if constexpr (R::kSparse > 0) {
 #pragma unroll
@@ -398,6 +378,7 @@ struct RowProgram {
         const i64 vectors = (bytes - head) / 16;
         clear_bytes(gradient, head);
         const unsigned zeros[4] = {0, 0, 0, 0};
+#pragma unroll 1
         for (i64 v = threadIdx.x; v < vectors; v += kThreads) {
           store16<Keep::normal>(gradient + head + 16 * v, zeros, 0);
         }
@@ -410,6 +391,7 @@ struct RowProgram {
     if constexpr (!R::kAccumulates) clear_bytes(gradient + i64(R::kVocab) * kGradientBytes, a.head.gradient_padding);
   }
   __device__ __forceinline__ static void clear_bytes(char* p, i64 count) {
+#pragma unroll 1
     for (i64 i = threadIdx.x; i < count; i += kThreads) p[i] = 0;
   }
 };

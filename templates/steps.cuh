@@ -25,17 +25,17 @@ LOSSC_INLINE double fold(Fold f, double total, double v) {
 constexpr int kStepThreads = 256;
 constexpr int kReductionBlock = 4096;  ///< positions that one block reduces; part of the result's bits
 
-template <int kThreads>
-LOSSC_INLINE double fold_block(Fold f, double v, double* warps) {
-#pragma unroll
+/// All threads' values, in every thread. One function for all steps: code that is compiled once.
+static __device__ __noinline__ double fold_block(Fold f, double v, double* warps) {
+#pragma unroll 1
   for (int mask = 16; mask > 0; mask /= 2) v = fold(f, v, __shfl_xor_sync(0xffffffffu, v, mask));
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   __syncthreads();
   if (lane == 0) warps[warp] = v;
   __syncthreads();
   v = warps[0];
-#pragma unroll
-  for (int w = 1; w < kThreads / 32; ++w) v = fold(f, v, warps[w]);
+#pragma unroll 1
+  for (int w = 1; w < kStepThreads / 32; ++w) v = fold(f, v, warps[w]);
   return v;
 }
 
@@ -53,6 +53,7 @@ LOSSC_INLINE bool last_block(unsigned* ticket) {
 template <class T, class Args>
 LOSSC_INLINE void map_step(const Args& a) {
   const i64 count = a.head.counts[T::kSpace];
+#pragma unroll 1
   for (i64 i = i64(blockIdx.x) * kStepThreads + threadIdx.x; i < count; i += i64(gridDim.x) * kStepThreads) {
     T::map(a, i);
   }
@@ -70,6 +71,7 @@ LOSSC_INLINE void reduce_step(const Args& a) {
   double totals[T::kValues];
 #pragma unroll
   for (int k = 0; k < T::kValues; ++k) totals[k] = fold_identity(T::fold_of(k));
+#pragma unroll 1
   for (i64 i = begin + threadIdx.x; i < end; i += kStepThreads) {
     float v[T::kValues];
     T::values(a, i, v);
@@ -78,7 +80,7 @@ LOSSC_INLINE void reduce_step(const Args& a) {
   }
 #pragma unroll
   for (int k = 0; k < T::kValues; ++k) {
-    const double v = fold_block<kStepThreads>(T::fold_of(k), totals[k], warps);
+    const double v = fold_block(T::fold_of(k), totals[k], warps);
     if (threadIdx.x == 0) a.head.partial[i64(blockIdx.x) * T::kValues + k] = v;
   }
   if (!last_block(a.head.tickets + T::kTicket)) return;
@@ -86,10 +88,11 @@ LOSSC_INLINE void reduce_step(const Args& a) {
 #pragma unroll
   for (int k = 0; k < T::kValues; ++k) {
     double v = fold_identity(T::fold_of(k));
+#pragma unroll 1
     for (int b = threadIdx.x; b < gridDim.x; b += kStepThreads) {
       v = fold(T::fold_of(k), v, a.head.partial[i64(b) * T::kValues + k]);
     }
-    results[k] = static_cast<float>(fold_block<kStepThreads>(T::fold_of(k), v, warps));
+    results[k] = static_cast<float>(fold_block(T::fold_of(k), v, warps));
   }
   if (threadIdx.x == 0) T::tail(a, results);
 }
@@ -99,10 +102,12 @@ template <class T, class Args>
 LOSSC_INLINE void segment_step(const Args& a) {
   __shared__ double warps[kStepThreads / 32];
   const Map& map = a.maps[T::kMap];
+#pragma unroll 1
   for (i64 s = blockIdx.x; s < a.head.counts[T::kSpace]; s += gridDim.x) {
     double totals[T::kValues];
 #pragma unroll
     for (int k = 0; k < T::kValues; ++k) totals[k] = fold_identity(T::fold_of(k));
+#pragma unroll 1
     for (i64 m = map.offsets[s] + threadIdx.x; m < map.offsets[s + 1]; m += kStepThreads) {
       float v[T::kValues];
       T::values(a, map.order ? i64(map.order[m]) : m, v);
@@ -111,7 +116,7 @@ LOSSC_INLINE void segment_step(const Args& a) {
     }
 #pragma unroll
     for (int k = 0; k < T::kValues; ++k) {
-      const double v = fold_block<kStepThreads>(T::fold_of(k), totals[k], warps);
+      const double v = fold_block(T::fold_of(k), totals[k], warps);
       if (threadIdx.x == 0) T::store(a, s, k, static_cast<float>(v));
     }
   }

@@ -44,10 +44,11 @@ Variant choose(const RegionShape& shape, std::int64_t vocab, int index) {
   // Several sweeps: few rows at once, so that they stay in the second-level cache. A gradient alone streams best
   // with large blocks, statistics alone with many small ones.
   const bool gradient_only = shape.phases == 0;
-  const int most = sweeps > 1 || gradient_only ? 1024 : 512;
+  const int most = sweeps > 1 ? 1024 : 512;
   const int unroll = gradient_only || sweeps > 1 ? 4 : 2;
   v.kernel.threads = threads_for((vectors + unroll - 1) / unroll, most);
-  v.kernel.blocks_per_sm = sweeps > 1 ? std::max(1, 1024 / v.kernel.threads) : std::max(1, 2048 / v.kernel.threads);
+  const int resident = gradient_only || sweeps > 1 ? 1024 : 1536;
+  v.kernel.blocks_per_sm = std::max(1, resident / v.kernel.threads);
   v.source = fmt::format("Streaming<Region{}, {}, {}>", index, v.kernel.threads, unroll);
   v.kernel.description = fmt::format("streaming, {} threads, {} vectors in flight", v.kernel.threads, unroll);
   return v;

@@ -175,12 +175,13 @@ class RegionGenerator {
   }
 
   std::string tensors() const {
-    std::string raw, input, streams, elements, open, advance;
+    std::string raw, input, streams, elements, open, advance, forget;
     for (NodeId in : region_.reads) {
       const std::string v = c_.name(in);
       const std::size_t size = dtype_size(c_.dtype(in));
       raw += fmt::format("    Vector<{}, kWidth> {};\n", element_type(c_.dtype(in)), v);
       input += fmt::format("    float {};\n", v);
+      forget += fmt::format(" raw.{}.forget();", v);
       streams += fmt::format("    const char* {0};\n    bool {0}_aligned;\n", v);
       elements += fmt::format("{}raw.{}.get(i)", elements.empty() ? "" : ", ", v);
       open += fmt::format("    s.{} = address(a.tensors[{}], row);\n", v, c_.layout.tensor_of.at(in));
@@ -195,6 +196,7 @@ class RegionGenerator {
     }
     return "  struct Raw {\n" + raw + "  };\n  struct Input {\n" + input + "  };\n  struct Streams {\n" + streams +
            "  };\n" +
+           fmt::format("  LOSSC_INLINE void forget(Raw& raw) {{{} }}\n", forget) +
            fmt::format("  LOSSC_INLINE Input input(const Raw& raw, int i) {{ return Input{{{}}}; }}\n", elements) +
            "  LOSSC_INLINE Streams open(const Args& a, i64 row) {\n    Streams s;\n" + open + "    return s;\n  }\n" +
            fmt::format("  LOSSC_INLINE const char* first(const Streams& s) {{ return {}; }}\n", first) +
@@ -202,18 +204,22 @@ class RegionGenerator {
            "\n";
   }
 
+  // The first tensor is what the row is cut by: its vectors are aligned.
   std::string load_functions(const std::vector<NodeId>& inputs, const std::string& indent) const {
-    std::string load, edge;
+    std::string load, element;
     for (NodeId in : inputs) {
       const std::string v = c_.name(in);
       const std::size_t size = dtype_size(c_.dtype(in));
-      load += fmt::format("{0}  raw.{1}.template load<kKeep>(s.{1} + i64(v) * (kWidth * {2}), s.{1}_aligned, policy);\n",
-                          indent, v, size);
-      edge += fmt::format("{0}  raw.{1}.load_elements(s.{1} + i64(first) * {2}, part.begin, part.end);\n", indent, v, size);
+      const std::string aligned = in == region_.reads[0] ? "true" : fmt::format("s.{}_aligned", v);
+      load += fmt::format("{0}  raw.{1}.template load<kKeep>(s.{1} + i64(v) * (kWidth * {2}), {3}, policy);\n", indent, v,
+                          size, aligned);
+      element += fmt::format("{0}  x.{1} = {2}::read(s.{1} + i64(place) * {3});\n", indent, v,
+                             element_type(c_.dtype(in)), size);
     }
     return indent + "template <Keep kKeep>\n" + indent +
            "LOSSC_INLINE void load(Raw& raw, const Streams& s, int v, u64 policy) {\n" + load + indent + "}\n" + indent +
-           "LOSSC_INLINE void load_edge(Raw& raw, const Streams& s, int first, Part part) {\n" + edge + indent + "}\n";
+           "LOSSC_INLINE Input element(const Streams& s, int place) {\n" + indent + "  Input x;\n" + element + indent +
+           "  return x;\n" + indent + "}\n";
   }
 
   // ---------------------------------------------------------------------------------------------------------------

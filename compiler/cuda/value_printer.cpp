@@ -97,9 +97,12 @@ std::string ValuePrinter::leaf(NodeId id) {
 }
 
 std::string ValuePrinter::tensor(int index, const std::string& position) const {
-  switch (c_.layout.tensors[static_cast<std::size_t>(index)].dtype) {
+  const TensorSlot& slot = c_.layout.tensors[static_cast<std::size_t>(index)];
+  switch (slot.dtype) {
     case DType::i32:
-      return fmt::format("a.index({}, {}, kVocab)", index, position);
+      if (slot.name == "segment_ids") return fmt::format("a.segment({}, {})", index, position);
+      if (slot.name.rfind("pairs.", 0) == 0) return fmt::format("a.member({}, {})", index, position);
+      return fmt::format("a.label({}, {}, kVocab)", index, position);
     case DType::u8:
       return fmt::format("a.boolean({}, {})", index, position);
     default:

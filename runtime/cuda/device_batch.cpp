@@ -50,7 +50,7 @@ DeviceBatch::DeviceBatch(std::shared_ptr<const Program::Impl> program, CUstream 
   char* memory = workspace_.get("constants", constants.size() * 8);
   check(driver().cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(memory), constants.data(), constants.size() * 8),
         "copying constants to the device");
-  for (std::size_t i = 0; i < slots.size(); ++i) fallbacks_.push_back({memory + 8 * i, 0, 0, 0, 0, kRoleValues});
+  for (std::size_t i = 0; i < slots.size(); ++i) fallbacks_.push_back({memory + 8 * i, 0, kFlat, 0, 0, kRoleValues});
   const std::size_t tickets = static_cast<std::size_t>(kernels_.tickets) * 4 + 4;
   char* zeros = workspace_.get("zeros", sizeof(Status) + tickets);
   check(driver().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(zeros), 0, sizeof(Status) + tickets, nullptr),
@@ -79,7 +79,7 @@ std::int64_t DeviceBatch::size(Space space) const {
 }
 
 Tensor DeviceBatch::tensor_of(const Strided& s) const {
-  return {s.data, s.stride, s.inner, s.outer_stride, 0, kRoleValues};
+  return {s.data, s.stride, s.inner > 0 ? s.inner : kFlat, s.outer_stride, 0, kRoleValues};
 }
 
 bool DeviceBatch::in_host_memory(const std::string& name, const TensorView& view) {
@@ -227,7 +227,7 @@ void DeviceBatch::bind_slot(const TensorMap& bound, std::size_t index) {
       target.wide = ids->second.dtype == DType::i64;
       target.role = kRoleSegments;
     } else if (device_views_.count("cu_seqlens") > 0) {
-      target = {workspace_.get("segment_ids", bytes_of(rows_, 4)), 4, 0, 0, 0, kRoleSegments};
+      target = {workspace_.get("segment_ids", bytes_of(rows_, 4)), 4, kFlat, 0, 0, kRoleSegments};
     }
     return;
   }
@@ -239,7 +239,7 @@ void DeviceBatch::bind_slot(const TensorMap& bound, std::size_t index) {
     const auto strides = pairs->second.full_strides();
     const auto bytes = static_cast<std::int64_t>(dtype_size(pairs->second.dtype));
     const std::int64_t side = slot.name == "pairs.chosen" ? 0 : strides[1] * bytes;
-    target = {static_cast<char*>(pairs->second.data) + side, strides[0] * bytes, 0, 0,
+    target = {static_cast<char*>(pairs->second.data) + side, strides[0] * bytes, kFlat, 0,
               pairs->second.dtype == DType::i64, kRolePairs};
     return;
   }
@@ -247,7 +247,7 @@ void DeviceBatch::bind_slot(const TensorMap& bound, std::size_t index) {
   const bool is_output = slot.name.rfind("output.", 0) == 0;
   if (view == nullptr) {
     if (is_output) {
-      target = {workspace_.get(slot.name, bytes_of(rows_, 4)), 4, 0, 0, 0, kRoleValues};
+      target = {workspace_.get(slot.name, bytes_of(rows_, 4)), 4, kFlat, 0, 0, kRoleValues};
     } else if (slot.required) {
       refuse(fmt::format("tensor \"{}\" is missing: the spec's losses or outputs need it", slot.name));
     }
@@ -280,7 +280,7 @@ void DeviceBatch::bind_slot(const TensorMap& bound, std::size_t index) {
   }
   if (per_segment) {
     spread_.emplace_back(index, target);
-    target = {workspace_.get("spread." + slot.name, bytes_of(rows_, 4)), 4, 0, 0, 0, kRoleValues};
+    target = {workspace_.get("spread." + slot.name, bytes_of(rows_, 4)), 4, kFlat, 0, 0, kRoleValues};
   }
 }
 
@@ -381,7 +381,7 @@ void DeviceBatch::prepare_segments() {
     check(driver().cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(&status_->bad_offset), 0, 2, stream_),
           "clearing the status");
     launch_batch(k.offsets_to_ids, blocks(std::max(rows_, segments_ + 1)), 256, &a);
-    rows_index = {reinterpret_cast<char*>(a.keys_out), 4, 0, 0, 0, kRoleSegments};
+    rows_index = {reinterpret_cast<char*>(a.keys_out), 4, kFlat, 0, 0, kRoleSegments};
   } else if (ids != device_views_.end()) {
     rows_index = tensor_of(row_tensor("segment_ids", ids->second, rows_));
     rows_index.wide = ids->second.dtype == DType::i64;
