@@ -200,7 +200,8 @@ std::string canonical_text(const Plan& plan, const Layout& layout, const Spec& s
     if (r < plan.seams.size()) steps("seam", plan.seams[r]);
   }
   steps("epilogue", plan.epilogue);
-  for (const ir::NamedNode& output : plan.loss.rows) text += fmt::format("output %{}\n", number.at(output.node));
+  for (const ir::NamedNode& output : plan.loss.rows)
+    text += fmt::format("output %{}\n", number.at(output.node));
   return text;
 }
 

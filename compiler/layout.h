@@ -25,9 +25,9 @@ struct Layout {
   std::vector<TensorSlot> tensors;      ///< Inputs, then "output.*" rows, then "grad_logits".
   std::map<ir::NodeId, int> tensor_of;  ///< input node -> tensor
   std::map<ir::NodeId, std::vector<int>>
-      outputs_of;                       ///< row result -> tensors: two outputs may simplify to one value
-  int gradient = -1;                    ///< tensor index, or -1
-  std::vector<ir::NodeId> buffers;      ///< Materialised values that are no scalars: one float array each.
+      outputs_of;                   ///< row result -> tensors: two outputs may simplify to one value
+  int gradient = -1;                ///< tensor index, or -1
+  std::vector<ir::NodeId> buffers;  ///< Materialised values that are no scalars: one float array each.
   std::map<ir::NodeId, int> buffer_of;
   std::vector<ir::NodeId> scalars;  ///< Materialised scalars: one float each.
   std::map<ir::NodeId, int> scalar_of;
@@ -40,8 +40,8 @@ struct Layout {
 
 Layout make_layout(const Plan& plan, const Spec& spec);
 
-/// Every node that the plan computes, operands first, in the order of use: two plans that differ in names alone
-/// have the same order.
+/// Every node that the plan computes, operands first, in the order of use: two plans that differ in names
+/// alone have the same order.
 std::vector<ir::NodeId> plan_order(const Plan& plan);
 
 /// All of a plan that generated code depends on, without names: on one machine, equal texts mean equal

@@ -79,8 +79,8 @@ void CpuExecutor::start(const std::vector<double>& parameters) {
   if (storage_.size() < total) storage_.resize(total);
   buffers_.resize(layout.buffers.size());
   for (std::size_t i = 0; i < buffers_.size(); ++i) buffers_[i] = storage_.data() + offsets[i];
-  args_ = {batch_.tensors().data(), buffers_.data(),      scalars_.data(),
-           parameters_.data(),     batch_.sizes().data(), batch_.maps().data()};
+  args_ = {batch_.tensors().data(), buffers_.data(),       scalars_.data(),
+           parameters_.data(),      batch_.sizes().data(), batch_.maps().data()};
 }
 
 void CpuExecutor::prologue() {

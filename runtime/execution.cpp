@@ -28,8 +28,8 @@ struct Execution::Impl {
     if (!begun)
       throw Error(ErrorCode::invalid_argument, "begin() comes before forward, seam, backward and finish");
     if (begin < 0 || end < begin || end > executor->rows()) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("rows [{}, {}) are not within the batch's {} rows", begin, end, executor->rows()));
+      throw Error(ErrorCode::invalid_argument, fmt::format("rows [{}, {}) are not within the batch's {} rows",
+                                                           begin, end, executor->rows()));
     }
   }
 
@@ -75,7 +75,8 @@ void Execution::set(std::string_view parameter, double value) {
 
 void Execution::bind_parameter(std::string_view parameter, const float* device) {
   if (!impl_->program->asynchronous) {
-    throw Error(ErrorCode::unsupported, "parameters are read from memory by programs for cuda alone; use set()");
+    throw Error(ErrorCode::unsupported,
+                "parameters are read from memory by programs for cuda alone; use set()");
   }
   set(parameter, impl_->values.count(parameter) > 0 ? impl_->values.find(parameter)->second : 0);
   impl_->device_values[std::string(parameter)] = device;
@@ -185,7 +186,8 @@ void Execution::finish() {
   e.executor->finish(e.bound);
   if (e.program->asynchronous) return;  // finish() has thrown what is known
   const ExecutionStatus status = e.executor->status();
-  if (status.bad_rows > 0) throw Error(ErrorCode::invalid_data, bad_rows_message(status, e.program->spec.vocab));
+  if (status.bad_rows > 0)
+    throw Error(ErrorCode::invalid_data, bad_rows_message(status, e.program->spec.vocab));
 }
 
 void Execution::run() {

@@ -13,15 +13,16 @@
 
 namespace lossc {
 
-void HostExecutor::begin(const TensorMap& bound, std::int64_t rows, const std::vector<ParameterValue>& parameters,
-                         bool) {
+void HostExecutor::begin(const TensorMap& bound, std::int64_t rows,
+                         const std::vector<ParameterValue>& parameters, bool) {
   batch_.prepare(*program_, bound, rows);
   std::vector<double> values;
   for (const ParameterValue& p : parameters) values.push_back(p.value);
   start(values);
 }
 
-void HostExecutor::set_chunk(const TensorMap& bound, const TensorMap& chunk, std::int64_t begin, std::int64_t end) {
+void HostExecutor::set_chunk(const TensorMap& bound, const TensorMap& chunk, std::int64_t begin,
+                             std::int64_t end) {
   if (!chunk.empty() && !takes_chunks()) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("a chunk holds tensor \"{}\"; device \"interpreter\" computes all rows at once: "
@@ -52,7 +53,8 @@ std::unique_ptr<Executor> make_executor(std::shared_ptr<const Program::Impl> pro
 
 std::string bad_rows_message(const ExecutionStatus& status, std::int64_t vocab) {
   return fmt::format(
-      "{} row{} a label or segment id out of range, the first is row {}; labels must be below {}; all outputs are "
+      "{} row{} a label or segment id out of range, the first is row {}; labels must be below {}; all "
+      "outputs are "
       "written, those rows are NaN",
       status.bad_rows, status.bad_rows == 1 ? " has" : "s have", status.first_bad_row, vocab);
 }

@@ -1,7 +1,8 @@
 // What carries out a plan on one batch after another: compiled kernels or the interpreter.
 //
 // An execution calls begin and prologue once a batch; then, region after region, `region` over a cover of the
-// rows and, between regions, `seam`; then epilogue and finish, after which every result is written or on its way.
+// rows and, between regions, `seam`; then epilogue and finish, after which every result is written or on its
+// way.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +39,14 @@ class Executor {
   virtual void begin(const TensorMap& bound, std::int64_t rows, const std::vector<ParameterValue>& parameters,
                      bool changed) = 0;
   /// Element tensors of rows [begin, end) alone.
-  virtual void set_chunk(const TensorMap& bound, const TensorMap& chunk, std::int64_t begin, std::int64_t end) = 0;
+  virtual void set_chunk(const TensorMap& bound, const TensorMap& chunk, std::int64_t begin,
+                         std::int64_t end) = 0;
   virtual void prologue() = 0;
   virtual void region(int index, std::int64_t row_begin, std::int64_t row_end) = 0;
   virtual void seam(int index) = 0;
   virtual void epilogue() = 0;
-  /// Brings scalars and outputs to where the caller wants them. Throws Error(invalid_data) where the device has
-  /// found bad rows by then.
+  /// Brings scalars and outputs to where the caller wants them. Throws Error(invalid_data) where the device
+  /// has found bad rows by then.
   virtual void finish(const TensorMap& bound) = 0;
 
   virtual std::int64_t rows() const = 0;

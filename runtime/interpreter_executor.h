@@ -16,7 +16,8 @@ namespace lossc {
 
 class InterpreterExecutor final : public HostExecutor {
  public:
-  explicit InterpreterExecutor(std::shared_ptr<const Program::Impl> program) : HostExecutor(std::move(program)) {}
+  explicit InterpreterExecutor(std::shared_ptr<const Program::Impl> program)
+      : HostExecutor(std::move(program)) {}
 
   bool takes_chunks() const override { return false; }
   void prologue() override {}

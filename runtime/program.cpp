@@ -183,8 +183,8 @@ Program Program::compile(const Spec& spec, const CompileOptions& options) {
     const auto& inputs = impl->inputs;
     const bool segments = std::any_of(inputs.begin(), inputs.end(),
                                       [](const TensorInfo& i) { return i.name == "segment_ids"; });
-    impl->cuda_kernels = cuda::load_cuda_kernels(impl->plan, impl->layout, spec, key, cuda::Device::get(ordinal),
-                                                 segments, program_title(spec));
+    impl->cuda_kernels = cuda::load_cuda_kernels(impl->plan, impl->layout, spec, key,
+                                                 cuda::Device::get(ordinal), segments, program_title(spec));
     impl->asynchronous = true;
   }
 #endif

@@ -23,8 +23,8 @@ struct Program::Impl {
   std::string key;
   std::vector<ParameterInfo> parameters;
   std::vector<TensorInfo> inputs, outputs;
-  std::set<std::string> advantage_names;           ///< row inputs that a batch may give one a segment
-  std::shared_ptr<const cpu::CpuKernels> kernels;  ///< null: another device's
+  std::set<std::string> advantage_names;                  ///< row inputs that a batch may give one a segment
+  std::shared_ptr<const cpu::CpuKernels> kernels;         ///< null: another device's
   std::shared_ptr<const cuda::CudaKernels> cuda_kernels;  ///< null: another device's
   bool asynchronous = false;                              ///< run() returns before the results are there
 };

@@ -48,7 +48,8 @@ void add_cuda_device(KeyFields& key, const std::string& device) {
               fmt::format("device \"{}\" is none; allowed: cuda:N, or cuda:sm_90a for a key alone", device));
 #else
   (void)device;
-  for (const char* name : {"generator", "compiler", "target", "options", "environment"}) key.add_unknown(name);
+  for (const char* name : {"generator", "compiler", "target", "options", "environment"})
+    key.add_unknown(name);
 #endif
 }
 
@@ -65,7 +66,8 @@ KeyFields program_key(const Plan& plan, const Layout& layout, const Spec& spec, 
     add_cpu_fields(key);
   } else if (device != "interpreter") {
     throw Error(ErrorCode::unsupported,
-                fmt::format("device \"{}\" has no kernel key; allowed: cpu, cuda:N, cuda:sm_90a, interpreter", device));
+                fmt::format("device \"{}\" has no kernel key; allowed: cpu, cuda:N, cuda:sm_90a, interpreter",
+                            device));
   }
   key.add("plan", canonical_text(plan, layout, spec));
   return key;

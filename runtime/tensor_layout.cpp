@@ -102,8 +102,8 @@ Strided row_tensor(const std::string& name, const TensorView& view, std::int64_t
 
 // `first` is the row that the view begins with: its data pointer is moved so that kernels may count rows from
 // 0.
-Strided element_tensor(const TensorSlot& slot, const TensorView& view, std::int64_t vocab,
-                              std::int64_t rows, std::int64_t first) {
+Strided element_tensor(const TensorSlot& slot, const TensorView& view, std::int64_t vocab, std::int64_t rows,
+                       std::int64_t first) {
   const auto strides = view.full_strides();
   const auto size = static_cast<std::int64_t>(dtype_size(view.dtype));
   const std::size_t dims = view.shape.size();

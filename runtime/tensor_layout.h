@@ -1,5 +1,5 @@
-// What a caller's tensor must look like to be read by position or by row: shapes, strides, types and overlap are
-// checked here, for every backend.
+// What a caller's tensor must look like to be read by position or by row: shapes, strides, types and overlap
+// are checked here, for every backend.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +38,10 @@ std::int64_t count_rows(const Program::Impl& program, const TensorMap& bound);
 
 /// [count], any stride; [batch, sequence] with batch * sequence = count; or one number for all.
 cpu::Strided row_tensor(const std::string& name, const TensorView& view, std::int64_t count);
-/// [rows, vocab] or [batch, sequence, vocab]. `first` is the row that the view begins with: the address is moved
-/// so that rows may be counted from 0.
-cpu::Strided element_tensor(const TensorSlot& slot, const TensorView& view, std::int64_t vocab, std::int64_t rows,
-                            std::int64_t first);
+/// [rows, vocab] or [batch, sequence, vocab]. `first` is the row that the view begins with: the address is
+/// moved so that rows may be counted from 0.
+cpu::Strided element_tensor(const TensorSlot& slot, const TensorView& view, std::int64_t vocab,
+                            std::int64_t rows, std::int64_t first);
 /// A written tensor must hold each row in memory of its own.
 void check_rows_apart(const std::string& name, const TensorView& view);
 /// Outputs may not share memory with anything else, but for the gradient in place.

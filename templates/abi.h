@@ -19,8 +19,8 @@ enum TensorRole : int {
   kRolePairs = 3      ///< negative or not below the number of segments: -1
 };
 
-/// A tensor addressed by position: data + (i / inner) * outer_stride + (i % inner) * stride; inner is kFlat where one
-/// stride will do. Strides count bytes. An absent optional tensor is a constant with stride 0.
+/// A tensor addressed by position: data + (i / inner) * outer_stride + (i % inner) * stride; inner is kFlat
+/// where one stride will do. Strides count bytes. An absent optional tensor is a constant with stride 0.
 constexpr long long kFlat = 0x7fffffff;  ///< no position is as large
 struct Tensor {
   char* data;
@@ -40,10 +40,11 @@ struct Map {
 /// What runs found wrong with their inputs; 0 where nothing was.
 struct Status {
   unsigned long long bad_rows;
-  unsigned long long first_bad_row;     ///< as ~row, so that the largest is the first; 0: none
-  unsigned long long bad_offset;        ///< of this run, as ~index: where cu_seqlens does not ascend, or ends elsewhere
-  unsigned long long bad_pair;          ///< as ~index: a pair that names a segment that does not exist
-  unsigned long long any_bad_offset;    ///< bad_offset of any run
+  unsigned long long first_bad_row;  ///< as ~row, so that the largest is the first; 0: none
+  unsigned long long
+      bad_offset;  ///< of this run, as ~index: where cu_seqlens does not ascend, or ends elsewhere
+  unsigned long long bad_pair;        ///< as ~index: a pair that names a segment that does not exist
+  unsigned long long any_bad_offset;  ///< bad_offset of any run
 };
 
 struct Head {
@@ -54,8 +55,8 @@ struct Head {
   const long long* ignore_pointer;  ///< read in place of ignore_index where it is not null
   long long ignores;                ///< 0: no label is ignored by its value
   float* scalars;
-  double* partial;     ///< what the blocks of a reduction leave
-  unsigned* tickets;   ///< one a kernel that ends in a last block; 0 between launches
+  double* partial;    ///< what the blocks of a reduction leave
+  unsigned* tickets;  ///< one a kernel that ends in a last block; 0 between launches
   Status* status;
 };
 

@@ -7,8 +7,12 @@ typedef unsigned long long u64;
 
 namespace lossc::cuda {
 
-LOSSC_INLINE float infinity() { return __int_as_float(0x7f800000); }
-LOSSC_INLINE float nan() { return __int_as_float(0x7fffffff); }
+LOSSC_INLINE float infinity() {
+  return __int_as_float(0x7f800000);
+}
+LOSSC_INLINE float nan() {
+  return __int_as_float(0x7fffffff);
+}
 constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kLn2 = 0.693147180559945309f;
 
@@ -95,7 +99,8 @@ LOSSC_INLINE void load16(unsigned* w, const char* p, u64 policy) {
 template <Keep kKeep>
 LOSSC_INLINE void store16(char* p, const unsigned* w, u64 policy) {
   if constexpr (kKeep == Keep::normal) {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+                 "r"(w[3])
                  : "memory");
   } else {
     asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(p), "r"(w[0]), "r"(w[1]),
@@ -122,7 +127,8 @@ struct Vector {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) words[i] = 0;
   }
-  /// Forgets what the compiler knows of the words, so that it unpacks them again instead of keeping fp32 copies.
+  /// Forgets what the compiler knows of the words, so that it unpacks them again instead of keeping fp32
+  /// copies.
   __device__ __forceinline__ void forget() {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) asm volatile("" : "+r"(words[i]));
@@ -216,20 +222,38 @@ struct Arguments {
 // ---- mathematics
 
 /// a * b, and 0 where a is 0, whatever b is.
-LOSSC_INLINE float zero_mul(float a, float b) { return a == 0.0f ? 0.0f : a * b; }
-LOSSC_INLINE float minimum(float a, float b) { return a != a || b != b ? nan() : fminf(a, b); }
-LOSSC_INLINE float maximum(float a, float b) { return a != a || b != b ? nan() : fmaxf(a, b); }
-LOSSC_INLINE float clip(float x, float low, float high) { return minimum(maximum(x, low), high); }
-LOSSC_INLINE float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
-LOSSC_INLINE bool is_finite(float x) { return fabsf(x) < infinity(); }
+LOSSC_INLINE float zero_mul(float a, float b) {
+  return a == 0.0f ? 0.0f : a * b;
+}
+LOSSC_INLINE float minimum(float a, float b) {
+  return a != a || b != b ? nan() : fminf(a, b);
+}
+LOSSC_INLINE float maximum(float a, float b) {
+  return a != a || b != b ? nan() : fmaxf(a, b);
+}
+LOSSC_INLINE float clip(float x, float low, float high) {
+  return minimum(maximum(x, low), high);
+}
+LOSSC_INLINE float sign(float x) {
+  return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x;
+}
+LOSSC_INLINE bool is_finite(float x) {
+  return fabsf(x) < infinity();
+}
 LOSSC_INLINE float sigmoid(float x) {
   const float e = expf(-fabsf(x));
   return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
-LOSSC_INLINE float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))) + (x != x ? x : 0.0f); }
-LOSSC_INLINE float log_sigmoid(float x) { return -softplus(-x); }
+LOSSC_INLINE float softplus(float x) {
+  return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))) + (x != x ? x : 0.0f);
+}
+LOSSC_INLINE float log_sigmoid(float x) {
+  return -softplus(-x);
+}
 /// log(1 - exp(x)) for x <= 0
-LOSSC_INLINE float log1mexp(float x) { return x > -kLn2 ? logf(-expm1f(x)) : log1pf(-expf(x)); }
+LOSSC_INLINE float log1mexp(float x) {
+  return x > -kLn2 ? logf(-expm1f(x)) : log1pf(-expf(x));
+}
 
 /// 2^x; one instruction.
 LOSSC_INLINE float exp2_fast(float x) {
@@ -237,8 +261,11 @@ LOSSC_INLINE float exp2_fast(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-/// exp(x - anchor) as a sweep forms it, with anchor_log2 = anchor * log2(e) rounded: one fma, one exponential.
-LOSSC_INLINE float exponential(float x, float anchor_log2) { return exp2_fast(fmaf(x, kLog2e, -anchor_log2)); }
+/// exp(x - anchor) as a sweep forms it, with anchor_log2 = anchor * log2(e) rounded: one fma, one
+/// exponential.
+LOSSC_INLINE float exponential(float x, float anchor_log2) {
+  return exp2_fast(fmaf(x, kLog2e, -anchor_log2));
+}
 /// What the rounding of anchor_log2 added to the exponent, in natural units: exp(x - anchor) is
 /// exponential(x) * exp(anchor_error).
 LOSSC_INLINE float anchor_error(float anchor, float anchor_log2) {
@@ -247,12 +274,15 @@ LOSSC_INLINE float anchor_error(float anchor, float anchor_log2) {
 
 /// Whether a sum of exponentials tells that its sampled anchor was near the maximum; false for NaN. The true
 /// maximum is then at most 30 above it, which costs the logarithm no more digits than the logits' own spread.
-LOSSC_INLINE bool good_sum(float sum) { return sum > 0.0f && sum < 1e13f; }
+LOSSC_INLINE bool good_sum(float sum) {
+  return sum > 0.0f && sum < 1e13f;
+}
 
 /// The element of a row at an index; negative: 0, beyond the vocabulary: NaN.
 template <class T>
 LOSSC_INLINE float pick(const char* row, int index, int vocab) {
-  if (static_cast<unsigned>(index) < static_cast<unsigned>(vocab)) return T::read(row + i64(index) * sizeof(typename T::Bits));
+  if (static_cast<unsigned>(index) < static_cast<unsigned>(vocab))
+    return T::read(row + i64(index) * sizeof(typename T::Bits));
   return index < 0 ? 0.0f : nan();
 }
 

@@ -1,7 +1,8 @@
 // A module of its own: brings the segments of a batch into the form that steps read.
 //
 // cu_seqlens become a segment id for each row; unordered ids become an order of rows in which segments are
-// contiguous and rows ascend: a stable radix sort, so that sums over a segment have the same bits in every run.
+// contiguous and rows ascend: a stable radix sort, so that sums over a segment have the same bits in every
+// run.
 
 namespace lossc::cuda {
 
@@ -22,9 +23,10 @@ LOSSC_INLINE int group_of(const BatchArguments& a, i64 i) {
   return v < a.groups ? static_cast<int>(v) : -2;
 }
 
-/// cu_seqlens -> offsets and the id of each row. What does not ascend from 0 to the number of rows is noted in the
-/// status, and no address is formed from it.
-extern "C" __global__ void __launch_bounds__(kBatchThreads) batch_offsets_to_ids(const __grid_constant__ BatchArguments a) {
+/// cu_seqlens -> offsets and the id of each row. What does not ascend from 0 to the number of rows is noted
+/// in the status, and no address is formed from it.
+extern "C" __global__ void __launch_bounds__(kBatchThreads)
+    batch_offsets_to_ids(const __grid_constant__ BatchArguments a) {
   const i64 stride = i64(gridDim.x) * kBatchThreads;
   const i64 first = i64(blockIdx.x) * kBatchThreads + threadIdx.x;
   for (i64 s = first; s <= a.groups; s += stride) {
@@ -52,7 +54,8 @@ extern "C" __global__ void __launch_bounds__(kBatchThreads) batch_offsets_to_ids
 }
 
 /// Keys to sort by: what is in no group comes last.
-extern "C" __global__ void __launch_bounds__(kBatchThreads) batch_keys(const __grid_constant__ BatchArguments a) {
+extern "C" __global__ void __launch_bounds__(kBatchThreads)
+    batch_keys(const __grid_constant__ BatchArguments a) {
   const i64 stride = i64(gridDim.x) * kBatchThreads;
   for (i64 i = i64(blockIdx.x) * kBatchThreads + threadIdx.x; i < a.count; i += stride) {
     const int group = group_of(a, i);
@@ -61,17 +64,22 @@ extern "C" __global__ void __launch_bounds__(kBatchThreads) batch_keys(const __g
   }
 }
 
-LOSSC_INLINE int digit_of(const BatchArguments& a, int key) { return (key >> a.shift) & (kDigits - 1); }
+LOSSC_INLINE int digit_of(const BatchArguments& a, int key) {
+  return (key >> a.shift) & (kDigits - 1);
+}
 
-extern "C" __global__ void __launch_bounds__(kBatchThreads) batch_histogram(const __grid_constant__ BatchArguments a) {
+extern "C" __global__ void __launch_bounds__(kBatchThreads)
+    batch_histogram(const __grid_constant__ BatchArguments a) {
   __shared__ unsigned counts[kDigits];
   for (int d = threadIdx.x; d < kDigits; d += kBatchThreads) counts[d] = 0;
   __syncthreads();
   const i64 begin = i64(blockIdx.x) * kTile;
   const i64 end = begin + kTile < a.count ? begin + kTile : a.count;
-  for (i64 i = begin + threadIdx.x; i < end; i += kBatchThreads) atomicAdd(&counts[digit_of(a, a.keys_in[i])], 1u);
+  for (i64 i = begin + threadIdx.x; i < end; i += kBatchThreads)
+    atomicAdd(&counts[digit_of(a, a.keys_in[i])], 1u);
   __syncthreads();
-  for (int d = threadIdx.x; d < kDigits; d += kBatchThreads) a.histogram[d * a.tiles + blockIdx.x] = counts[d];
+  for (int d = threadIdx.x; d < kDigits; d += kBatchThreads)
+    a.histogram[d * a.tiles + blockIdx.x] = counts[d];
 }
 
 /// Exclusive sums over the whole histogram, digit by digit: one block.
@@ -107,7 +115,8 @@ extern "C" __global__ void __launch_bounds__(1024) batch_scan(const __grid_const
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kBatchThreads) batch_scatter(const __grid_constant__ BatchArguments a) {
+extern "C" __global__ void __launch_bounds__(kBatchThreads)
+    batch_scatter(const __grid_constant__ BatchArguments a) {
   __shared__ unsigned next[kWarps][kDigits];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int k = threadIdx.x; k < kWarps * kDigits; k += kBatchThreads) next[k / kDigits][k % kDigits] = 0;
@@ -148,7 +157,8 @@ extern "C" __global__ void __launch_bounds__(kBatchThreads) batch_scatter(const 
 }
 
 /// Where each group begins among the sorted keys.
-extern "C" __global__ void __launch_bounds__(kBatchThreads) batch_offsets(const __grid_constant__ BatchArguments a) {
+extern "C" __global__ void __launch_bounds__(kBatchThreads)
+    batch_offsets(const __grid_constant__ BatchArguments a) {
   const i64 stride = i64(gridDim.x) * kBatchThreads;
   for (i64 s = i64(blockIdx.x) * kBatchThreads + threadIdx.x; s <= a.groups; s += stride) {
     i64 low = 0, high = a.count;
@@ -165,16 +175,20 @@ extern "C" __global__ void __launch_bounds__(kBatchThreads) batch_offsets(const 
 }
 
 /// A segment's value at each of its rows.
-extern "C" __global__ void __launch_bounds__(kBatchThreads) batch_spread(const __grid_constant__ BatchArguments a) {
+extern "C" __global__ void __launch_bounds__(kBatchThreads)
+    batch_spread(const __grid_constant__ BatchArguments a) {
   const i64 stride = i64(gridDim.x) * kBatchThreads;
   for (i64 i = i64(blockIdx.x) * kBatchThreads + threadIdx.x; i < a.count; i += stride) {
     const int group = a.status->bad_offset != 0 ? -2 : group_of(a, i);
-    a.spread[i] = group >= 0 ? *reinterpret_cast<const float*>(address(a.values, group)) : group == -1 ? 0.0f : nan();
+    a.spread[i] = group >= 0    ? *reinterpret_cast<const float*>(address(a.values, group))
+                  : group == -1 ? 0.0f
+                                : nan();
   }
 }
 
 /// Pairs that name a segment that does not exist.
-extern "C" __global__ void __launch_bounds__(kBatchThreads) batch_check_pairs(const __grid_constant__ BatchArguments a) {
+extern "C" __global__ void __launch_bounds__(kBatchThreads)
+    batch_check_pairs(const __grid_constant__ BatchArguments a) {
   const i64 stride = i64(gridDim.x) * kBatchThreads;
   for (i64 i = i64(blockIdx.x) * kBatchThreads + threadIdx.x; i < a.count; i += stride) {
     if (group_of(a, i) == -2) atomicMax(&a.status->bad_pair, ~static_cast<u64>(i));

@@ -1,24 +1,25 @@
-// One row of a region, worked on by one block: which thread holds which elements, the order of sweeps, the
-// reductions between them, and the gradient. What is computed stands in the generated region R:
+// One row of a region, worked on by one block or a cluster of blocks: which thread holds which elements, the
+// order of sweeps, the reductions between them, and the gradient. What is computed stands in the generated
+// region R:
 //
 //   R::kWidth                    elements that a thread handles at once
 //   R::Row                       values of the row, in shared memory
-//   R::Raw, R::Input             kWidth elements of every tensor that is swept, as loaded; one element, as fp32
-//   R::Streams                   where the row's tensors lie; open, advance
-//   R::active, R::skip, R::begin what is computed before the sweeps
-//   R::Phase0, ...               one sweep: anchors, terms, finish
-//   R::Emit                      the gradient of an element
+//   R::Raw, R::Input             kWidth elements of every tensor that is swept, as loaded; one element, as
+//   fp32 R::Streams                   where the row's tensors lie; open, advance R::active, R::skip, R::begin
+//   what is computed before the sweeps R::Phase0, ...               one sweep: anchors, terms, finish R::Emit
+//   the gradient of an element
 //
 // A row is cut at multiples of 16 bytes of its first tensor: `head` elements before the first vector, whole
 // vectors, `tail` elements behind. Vectors are dealt to threads so that a warp begins at a line of 128 bytes.
 
 namespace lossc::cuda {
 
-template <class R, int kThreads>
+template <class R, int kThreads, int kCluster>
 struct Span {
   static constexpr int kWidth = R::kWidth;
   int head, vectors, tail;
   int lead;  ///< vectors between the line's beginning and the first vector
+  int rank;  ///< of this block in its cluster
 
   __device__ __forceinline__ Span(const char* row, int element_bytes, int slots) {
     const int phase = static_cast<int>(reinterpret_cast<u64>(row) & 15);
@@ -29,21 +30,27 @@ struct Span {
     const int bytes = kWidth * element_bytes;
     lead = static_cast<int>(reinterpret_cast<u64>(row + head * element_bytes) % 128) / bytes;
     if (vectors + lead > slots) lead = 0;
+    rank = kCluster > 1 ? static_cast<int>(blockIdx.x % kCluster) : 0;
   }
   /// The vector of this thread in round k; outside of [0, vectors) there is none.
-  __device__ __forceinline__ int vector(int k) const { return k * kThreads + static_cast<int>(threadIdx.x) - lead; }
-  __device__ __forceinline__ bool has(int v) const { return static_cast<unsigned>(v) < static_cast<unsigned>(vectors); }
+  __device__ __forceinline__ int vector(int k) const {
+    return (k * kCluster + rank) * kThreads + static_cast<int>(threadIdx.x) - lead;
+  }
+  __device__ __forceinline__ bool has(int v) const {
+    return static_cast<unsigned>(v) < static_cast<unsigned>(vectors);
+  }
   /// Whether this thread handles the element.
   __device__ __forceinline__ bool owns(int element) const {
     const int inner = element - head;
-    int owner = (inner / kWidth + lead) % kThreads;
+    int owner = (inner / kWidth + lead) % (kThreads * kCluster);
     if (inner < 0) owner = element;
     if (inner >= vectors * kWidth) owner = inner - vectors * kWidth + head;
-    return owner == static_cast<int>(threadIdx.x);
+    return owner == rank * kThreads + static_cast<int>(threadIdx.x);
   }
 };
 
-/// The elements before the first and behind the last vector, one a thread: f(element relative to the first vector).
+/// The elements before the first and behind the last vector, one a thread: f(element relative to the first
+/// vector).
 template <class R, class S, class F>
 LOSSC_INLINE void edges(const S& span, F f) {
   const int t = threadIdx.x;
@@ -54,12 +61,12 @@ LOSSC_INLINE void edges(const S& span, F f) {
 //
 // A body has two members: vector(raw, first) for whole vectors and element(input, place) for single ones.
 
-/// The vectors of a sweep that reads the row from memory.
+/// The vectors of a sweep in which one block reads all of the row from memory.
 template <class R, class P, int kThreads, int kUnroll, class S, class F>
 LOSSC_INLINE void sweep_memory(const typename R::Streams& streams, const S& span, F vector) {
   const u64 policy = cache_policy(P::kKeep);
 #pragma unroll 1
-  for (int v = span.vector(0); v < span.vectors; v += kThreads * kUnroll) {
+  for (int v = static_cast<int>(threadIdx.x) - span.lead; v < span.vectors; v += kThreads * kUnroll) {
     typename R::Raw raw[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -72,11 +79,11 @@ LOSSC_INLINE void sweep_memory(const typename R::Streams& streams, const S& span
   }
 }
 
-/// The row is loaded once and stays in registers.
-template <class R, int kBlock, int kVectors>
+/// The row is loaded once and stays in the registers of a block, or is dealt to those of a cluster of blocks.
+template <class R, int kBlock, int kVectors, int kBlocks = 1>
 struct Registers {
-  static constexpr int kThreads = kBlock;
-  static constexpr int kSlots = kThreads * kVectors;
+  static constexpr int kThreads = kBlock, kCluster = kBlocks;
+  static constexpr int kSlots = kThreads * kVectors * kCluster;
   typename R::Raw raw[kVectors];
 
   template <class S>
@@ -86,11 +93,6 @@ struct Registers {
       const int v = span.vector(k);
       if (span.has(v)) R::template load<Keep::normal>(raw[k], streams, v, 0);
     }
-  }
-  /// Some vectors of every thread.
-  template <class P, class S, class F>
-  __device__ __forceinline__ void sample(const typename R::Streams&, const S& span, F vector) {
-    if (span.has(span.vector(0))) vector(raw[0], span.vector(0) * R::kWidth);
   }
   /// All vectors.
   template <class P, class S, class F>
@@ -107,19 +109,11 @@ struct Registers {
 /// Every sweep reads the row again; hints keep it in the second-level cache until the last one.
 template <class R, int kBlock, int kUnroll>
 struct Streaming {
-  static constexpr int kThreads = kBlock;
+  static constexpr int kThreads = kBlock, kCluster = 1;
   static constexpr int kSlots = 0x7fffffff;
 
   template <class S>
   __device__ __forceinline__ void fetch(const typename R::Streams&, const S&) {}
-  template <class P, class S, class F>
-  __device__ __forceinline__ void sample(const typename R::Streams& streams, const S& span, F vector) {
-    const int v = span.vector(0);
-    if (!span.has(v)) return;
-    typename R::Raw raw;
-    P::template load<P::kKeep>(raw, streams, v, cache_policy(P::kKeep));
-    vector(raw, v * R::kWidth);
-  }
   template <class P, class S, class F>
   __device__ __forceinline__ void sweep(const typename R::Streams& streams, const S& span, F vector) {
     sweep_memory<R, P, kThreads, kUnroll>(streams, span, vector);
@@ -192,17 +186,44 @@ LOSSC_INLINE void merge_block(Rec& record, Rec* warps) {
   }
 }
 
+LOSSC_INLINE void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+LOSSC_INLINE void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/// Writes a record into the shared memory of a block of the cluster, at the place that it has in this one.
+template <class Rec>
+LOSSC_INLINE void store_remote(const Rec& record, Rec* place, int rank) {
+  const unsigned local = static_cast<unsigned>(__cvta_generic_to_shared(place));
+  unsigned remote;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
+  const unsigned* words = reinterpret_cast<const unsigned*>(&record);
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Rec) / 4); ++i) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(remote + 4 * i), "r"(words[i]) : "memory");
+  }
+}
+
+/// Stands for the phase behind the last one.
+struct NoPhase {
+  static constexpr int kAnchors = 0;
+};
+
 template <class R, class Source, class Args>
 struct RowProgram {
-  static constexpr int kThreads = Source::kThreads;
+  static constexpr int kThreads = Source::kThreads, kCluster = Source::kCluster;
   static constexpr int kWidth = R::kWidth;
   static constexpr int kWarps = kThreads / 32;
-  typedef Span<R, kThreads> S;
+  typedef Span<R, kThreads, kCluster> S;
 
   struct Shared {
     typename R::Row row;
     int good;
     Record<R::kMaxSums, R::kMaxTops> warps[kWarps];
+    Record<R::kMaxSums, R::kMaxTops> ranks[2]
+                                          [kCluster];  ///< in turn, so that none is written while it is read
   };
 
   const Args& a;
@@ -211,31 +232,44 @@ struct RowProgram {
   typename R::Streams streams;
   S span;
   Source source;
+  int exchanges = 0;
 
-  __device__ __forceinline__ RowProgram(const Args& args, i64 r, Shared& s)
-      : a(args), row(r), shared(s), streams(R::open(args, r)), span(R::first(streams), R::kFirstBytes, Source::kSlots) {
+  __device__ __forceinline__ RowProgram(const Args& args, Shared& s)
+      : a(args),
+        row(args.head.row_begin + blockIdx.x / kCluster),
+        shared(s),
+        streams(R::open(args, row)),
+        span(R::first(streams), R::kFirstBytes, Source::kSlots) {
     R::advance(streams, span.head);
   }
 
   /// Starts to read the row. False: the row is not read, and is done.
+  template <class First>
   __device__ __forceinline__ bool begin() {
-    if (threadIdx.x == 0) R::mark(a, row);
+    if (threadIdx.x == 0 && span.rank == 0) R::mark(a, row);
     if (!R::active(a, row)) {
-      if (threadIdx.x == 0) R::skip(a, row);
+      if (threadIdx.x == 0 && span.rank == 0) R::skip(a, row);
       if constexpr (R::kEmits) clear_gradient();
       return false;
     }
+    if constexpr (kCluster > 1) cluster_arrive();  // others may write here from now on
     if constexpr (R::kSweeps > 0) source.fetch(streams, span);
-    if (threadIdx.x == 0) R::begin(a, row, shared.row);
+    if (threadIdx.x < 32) {
+      if (threadIdx.x == 0) R::begin(a, row, shared.row);
+      __syncwarp();
+      if constexpr (First::kAnchors > 0) sample_anchors<First>();
+    }
     __syncthreads();
     return true;
   }
 
-  template <class P>
+  template <class P, class Next>
   __device__ __forceinline__ void phase() {
 #pragma unroll 1
     for (int attempt = 0; attempt < 2; ++attempt) {
-      if constexpr (P::kAnchors > 0) find_anchors<P>(attempt == 1);
+      if constexpr (P::kAnchors > 0) {
+        if (attempt == 1) exact_anchors<P>();
+      }
       const typename P::Operands o(shared.row);
       typedef Record<P::kSums, P::kTops> Rec;
       Rec record;
@@ -250,7 +284,7 @@ struct RowProgram {
           record.places[k] = larger ? place : record.places[k];
         }
       };
-      edges<R>(span, [&](int place) {
+      first_edges([&](int place) {
         float sums[P::kSums > 0 ? P::kSums : 1], tops[P::kTops > 0 ? P::kTops : 1];
         o.terms(P::element(streams, place), sums, tops);
 #pragma unroll
@@ -273,37 +307,85 @@ struct RowProgram {
       });
       record.merge_tops(edge);
       merge_block<kThreads>(record, reinterpret_cast<Rec*>(shared.warps));
-      if (threadIdx.x == 0) shared.good = P::finish(a, row, shared.row, record.sums, record.tops, record.places);
+      exchange(record);
+      if (threadIdx.x < 32) {
+        if (threadIdx.x == 0)
+          shared.good = P::finish(a, row, shared.row, record.sums, record.tops, record.places);
+        __syncwarp();
+        if constexpr (Next::kAnchors > 0) {
+          if (P::kAnchors == 0 || shared.good || attempt == 1) sample_anchors<Next>();
+        }
+      }
       __syncthreads();
       if (P::kAnchors == 0 || shared.good) return;
     }
   }
 
-  /// Anchors are the largest of a sample of the row, or (exact) of all.
+  /// The records of all blocks of the cluster merged, in thread 0 of each, in the order of their ranks.
+  template <class Rec>
+  __device__ __forceinline__ void exchange(Rec& record) {
+    if constexpr (kCluster > 1) {
+      Rec* ranks = reinterpret_cast<Rec*>(shared.ranks[exchanges % 2]);
+      if (exchanges++ == 0) cluster_wait();  // all blocks have begun
+      if (threadIdx.x < kCluster) store_remote(record, ranks + span.rank, threadIdx.x);
+      cluster_arrive();
+      cluster_wait();
+      if (threadIdx.x == 0) {
+        record = ranks[0];
+#pragma unroll
+        for (int i = 1; i < kCluster; ++i) record.merge(ranks[i]);
+      }
+    }
+  }
+
+  template <class F>
+  __device__ __forceinline__ void first_edges(F f) const {
+    if (span.rank == 0) edges<R>(span, f);
+  }
+
+  /// Anchors are the largest of the row's first elements: found by one warp of every block, which reads the
+  /// same in all blocks of a cluster.
   template <class P>
-  __device__ __forceinline__ void find_anchors(bool exact) {
+  __device__ __forceinline__ void sample_anchors() {
+    const typename P::Arguments o(shared.row);
+    Record<0, P::kAnchors> record;
+    record.clear();
+    edges<R>(span, [&](int place) { raise<P>(record, o, P::element(streams, place)); });
+    const int v = threadIdx.x;
+    if (v < span.vectors) {
+      typename R::Raw raw;
+      P::template load<P::kKeep>(raw, streams, v, cache_policy(P::kKeep));
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) raise<P>(record, o, R::input(raw, i));
+    }
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) record.merge(record.from_lane(mask));
+    if (threadIdx.x == 0) P::set_anchors(shared.row, record.tops, false);
+  }
+
+  template <class P, class Rec>
+  __device__ __forceinline__ static void raise(Rec& record, const typename P::Arguments& o,
+                                               const typename R::Input& input) {
+    float x[P::kAnchors];
+    o.arguments(input, x);
+#pragma unroll
+    for (int k = 0; k < P::kAnchors; ++k) record.tops[k] = fmaxf(record.tops[k], x[k]);
+  }
+
+  /// ... or of all, in the rare row whose sample was far too low: small code counts.
+  template <class P>
+  __device__ __forceinline__ void exact_anchors() {
     const typename P::Arguments o(shared.row);
     typedef Record<0, P::kAnchors> Rec;
     Rec record;
     record.clear();
-    auto raise = [&](const typename R::Input& input) {
-      float x[P::kAnchors];
-      o.arguments(input, x);
+    edges<R>(span, [&](int place) { raise<P>(record, o, P::element(streams, place)); });
+    sweep_memory<R, P, kThreads, 1>(streams, span, [&](const typename R::Raw& raw, int) {
 #pragma unroll
-      for (int k = 0; k < P::kAnchors; ++k) record.tops[k] = fmaxf(record.tops[k], x[k]);
-    };
-    auto vector = [&](const typename R::Raw& raw, int) {
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) raise(R::input(raw, i));
-    };
-    edges<R>(span, [&](int place) { raise(P::element(streams, place)); });
-    if (exact) {
-      sweep_memory<R, P, kThreads, 1>(streams, span, vector);  // rare: small code counts
-    } else {
-      source.template sample<P>(streams, span, vector);
-    }
+      for (int i = 0; i < kWidth; ++i) raise<P>(record, o, R::input(raw, i));
+    });
     merge_block<kThreads>(record, reinterpret_cast<Rec*>(shared.warps));
-    if (threadIdx.x == 0) P::set_anchors(shared.row, record.tops, exact);
+    if (threadIdx.x == 0) P::set_anchors(shared.row, record.tops, true);
     __syncthreads();
   }
 
@@ -330,7 +412,7 @@ struct RowProgram {
         if (inside(element) && span.owns(element)) old[k] = G::read(gradient + i64(element) * kGradientBytes);
       }
     }
-    edges<R>(span, [&](int place) {
+    first_edges([&](int place) {
       char* p = vectors + i64(place) * kGradientBytes;
       float g = o.gradient(R::Emit::element(streams, place));
       if constexpr (R::kAccumulates) g += G::read(p);
@@ -379,7 +461,7 @@ struct RowProgram {
         clear_bytes(gradient, head);
         const unsigned zeros[4] = {0, 0, 0, 0};
 #pragma unroll 1
-        for (i64 v = threadIdx.x; v < vectors; v += kThreads) {
+        for (i64 v = span.rank * kThreads + threadIdx.x; v < vectors; v += kCluster * kThreads) {
           store16<Keep::normal>(gradient + head + 16 * v, zeros, 0);
         }
         clear_bytes(gradient + head + 16 * vectors, bytes - head - 16 * vectors);
@@ -388,7 +470,8 @@ struct RowProgram {
     }
   }
   __device__ __forceinline__ void clear_padding(char* gradient) {
-    if constexpr (!R::kAccumulates) clear_bytes(gradient + i64(R::kVocab) * kGradientBytes, a.head.gradient_padding);
+    if constexpr (!R::kAccumulates)
+      clear_bytes(gradient + i64(R::kVocab) * kGradientBytes, a.head.gradient_padding);
   }
   __device__ __forceinline__ static void clear_bytes(char* p, i64 count) {
 #pragma unroll 1

@@ -460,7 +460,7 @@ class Run(Command):
         with open(data, "r+b") as file:
             file.truncate(100)
         self.fails(1, "run", spec, "--in", data, "--device", DEVICE, says="batch.safetensors")
-        self.fails(1, "run", spec, "--in", data, "--device", "cuda:0", says="cuda:0")
+        self.fails(1, "run", spec, "--in", data, "--device", "tpu", says="tpu")
 
     def test_tensors_that_nothing_reads(self):
         logits, labels, mask = batch((8,))

@@ -1,5 +1,5 @@
-// Programs on a GPU with tensors in device memory: streams, captured graphs, changing sizes, what is told of bad
-// batches. Values and gradients are tested by the suites that run on every device.
+// Programs on a GPU with tensors in device memory: streams, captured graphs, changing sizes, what is told of
+// bad batches. Values and gradients are tested by the suites that run on every device.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -36,7 +36,8 @@ struct Numbers {
       labels.push_back(r % 7 == 3 ? -100 : static_cast<std::int64_t>(random() % kVocab));
       old_logprobs.push_back(-6 + 0.1f * normal(random));
       advantages.push_back(normal(random));
-      ids.push_back(segments == 0 ? -1 : static_cast<std::int64_t>(random() % static_cast<unsigned>(segments + 1)) - 1);
+      ids.push_back(
+          segments == 0 ? -1 : static_cast<std::int64_t>(random() % static_cast<unsigned>(segments + 1)) - 1);
     }
   }
   void upload(DeviceTensors& tensors, Execution* execution) {
@@ -50,7 +51,8 @@ struct Numbers {
     put("segment_ids", tensors.set("segment_ids", ids, DType::i64, {rows}));
     put("num_segments", TensorView{&segments, DType::i64, {}, {}});
     if (execution == nullptr) return;
-    put("grad_logits", tensors.set("gradient", std::vector<float>(logits.size(), -7), DType::fp32, {rows, kVocab}));
+    put("grad_logits",
+        tensors.set("gradient", std::vector<float>(logits.size(), -7), DType::fp32, {rows, kVocab}));
     put("output.logprobs",
         tensors.set("logprobs", std::vector<float>(static_cast<std::size_t>(rows), -7), DType::fp32, {rows}));
     put("loss", tensors.set("loss", std::vector<float>(1, -7), DType::fp32, {}));
@@ -95,7 +97,8 @@ Results staged(const Program& p, Numbers& n, std::map<std::string, double> param
   for (const auto& [name, value] : parameters) execution.set(name, value);
   // Which thread adds what depends on where a row lies within a line: device memory begins at 256 bytes.
   std::vector<float> memory(n.logits.size() + 64);
-  const std::size_t shift = (256 - reinterpret_cast<std::uintptr_t>(memory.data()) % 256) % 256 / sizeof(float);
+  const std::size_t shift =
+      (256 - reinterpret_cast<std::uintptr_t>(memory.data()) % 256) % 256 / sizeof(float);
   std::copy(n.logits.begin(), n.logits.end(), memory.data() + shift);
   execution.bind("logits", tensor(memory.data() + shift, {n.rows, kVocab}));
   execution.bind("labels", tensor(n.labels));
@@ -208,7 +211,8 @@ TEST_CASE("bad rows are told by status(), once") {
     const bool counts = n.labels[row] >= 0;
     const auto shares = [&](std::size_t bad) { return n.ids[row] >= 0 && n.ids[row] == n.ids[bad]; };
     INFO("row " << row);
-    CHECK(std::isnan(r.gradient[row * kVocab]) == (counts && (row == 4 || row == 9 || shares(4) || shares(9))));
+    CHECK(std::isnan(r.gradient[row * kVocab]) ==
+          (counts && (row == 4 || row == 9 || shares(4) || shares(9))));
   }
 }
 
@@ -222,8 +226,8 @@ TEST_CASE("cu_seqlens that do not ascend make a batch NaN, and the next one righ
   n.upload(tensors, &execution);
   execution.unbind("segment_ids");
   execution.unbind("num_segments");
-  for (const std::vector<std::int64_t>& cu :
-       std::vector<std::vector<std::int64_t>>{{0, 12, 5, 20}, {1, 5, 12, 20}, {0, 5, 12, 19}, {0, -5, 1 << 30, 20}}) {
+  for (const std::vector<std::int64_t>& cu : std::vector<std::vector<std::int64_t>>{
+           {0, 12, 5, 20}, {1, 5, 12, 20}, {0, 5, 12, 19}, {0, -5, 1 << 30, 20}}) {
     execution.bind("cu_seqlens", tensors.set("cu", cu, DType::i64, {4}));
     execution.run();
     CHECK(std::isnan(execution.value("loss.policy")));
@@ -242,7 +246,9 @@ TEST_CASE("pairs of segments that do not exist are told") {
   Execution execution(p);
   Numbers n(20, 3, 1);
   n.upload(tensors, nullptr);
-  const auto view = [&](const std::string& name, DType dtype) { return tensors.set(name, n.labels, dtype, {20}); };
+  const auto view = [&](const std::string& name, DType dtype) {
+    return tensors.set(name, n.labels, dtype, {20});
+  };
   execution.bind("logits", tensors.set("logits", n.logits, DType::fp32, {20, kVocab}));
   execution.bind("labels", view("labels", DType::i64));
   execution.bind("ref_logprobs", tensors.set("ref", n.old_logprobs, DType::fp32, {20}));
@@ -274,8 +280,7 @@ TEST_CASE("two executions on two streams and a second device") {
   const Results right_a = staged(p, a), right_b = staged(p, b);
   for (int ordinal = 0; ordinal < Device::count(); ++ordinal) {
     const Device& device = Device::get(ordinal);
-    const Program here =
-        Program::compile(Spec::parse(kSpec), {.device = "cuda:" + std::to_string(ordinal)});
+    const Program here = Program::compile(Spec::parse(kSpec), {.device = "cuda:" + std::to_string(ordinal)});
     const Stream stream_a(device), stream_b(device);
     DeviceTensors tensors_a(device), tensors_b(device);
     Execution execution_a(here), execution_b(here);

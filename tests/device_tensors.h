@@ -30,7 +30,8 @@ class DeviceTensors {
   std::vector<T> get(const std::string& name, std::size_t count) const {
     const cuda::ContextScope scope(device_);
     std::vector<T> values(count);
-    cuda::check(cuda::driver().cuMemcpyDtoH(values.data(), buffers_.at(name).address(), count * sizeof(T)), "download");
+    cuda::check(cuda::driver().cuMemcpyDtoH(values.data(), buffers_.at(name).address(), count * sizeof(T)),
+                "download");
     return values;
   }
 

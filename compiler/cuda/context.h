@@ -14,7 +14,7 @@ struct SourceContext {
   const Plan& plan;
   const Layout& layout;
   const Spec& spec;
-  std::map<ir::NodeId, int> number;  ///< by order of use, so that names depend on the structure alone
+  std::map<ir::NodeId, int> number;         ///< by order of use, so that names depend on the structure alone
   std::map<std::string, int> index_tensor;  ///< map -> the tensor that holds its indices
 
   const ir::Graph& graph() const { return plan.loss.graph; }

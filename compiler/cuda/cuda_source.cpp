@@ -22,47 +22,74 @@ int threads_for(std::int64_t vectors, int most) {
   return threads;
 }
 
-// A row that fits into the registers of one block stays there; a longer one is read again by every sweep.
-Variant choose(const RegionShape& shape, std::int64_t vocab, int index) {
-  const std::int64_t vectors = (vocab + shape.width - 1) / shape.width;
-  const int sweeps = shape.phases + (shape.emits ? 1 : 0);
+// A row that fits into the registers of a block, or of a cluster of blocks, stays there; a longer one is read
+// again by every sweep. 32-bit words of the row a thread holds, at most: with 512 threads and two blocks a
+// multiprocessor, a thread has 64 registers.
+constexpr std::int64_t kWords = 32;
+
+Variant registers(const RegionShape& shape, std::int64_t vectors, int index, int threads, int cluster,
+                  int relax) {
   Variant v;
-  v.kernel.name = fmt::format("region{}", index);
-  if (sweeps > 1) {
-    constexpr int kMost = 512;
-    const int threads = threads_for(vectors, kMost);
-    const std::int64_t rounds = (vectors + threads - 1) / threads;
-    const std::int64_t words = shape.row_register_words / threads + 1;
-    if (words <= 40 && rounds <= 8) {
-      v.kernel.threads = threads;
-      v.kernel.blocks_per_sm = std::max(1, words <= 36 ? 1024 / threads : 512 / threads);
-      v.source = fmt::format("Registers<Region{}, {}, {}>", index, threads, rounds);
-      v.kernel.description = fmt::format("registers, {} threads, {} vectors a thread", threads, rounds);
-      return v;
-    }
-  }
-  // Several sweeps: few rows at once, so that they stay in the second-level cache. A gradient alone streams best
-  // with large blocks, statistics alone with many small ones.
+  const std::int64_t rounds = (vectors + threads * cluster - 1) / (threads * cluster);
+  v.kernel.threads = threads;
+  v.kernel.cluster = cluster;
+  v.kernel.blocks_per_sm = std::max(1, (1024 / threads) >> relax);
+  v.source = fmt::format("Registers<Region{}, {}, {}, {}>", index, threads, rounds, cluster);
+  v.kernel.description = fmt::format("registers, {} threads, {} vectors a thread, {} block{} a row", threads,
+                                     rounds, cluster, cluster == 1 ? "" : "s");
+  (void)shape;
+  return v;
+}
+
+Variant streaming(const RegionShape& shape, std::int64_t vectors, int index, int relax) {
+  // Several sweeps: few rows at once, so that they stay in the second-level cache. A gradient alone streams
+  // best with large blocks, statistics alone with many small ones.
+  Variant v;
+  const int sweeps = shape.phases + (shape.emits ? 1 : 0);
   const bool gradient_only = shape.phases == 0;
   const int most = sweeps > 1 ? 1024 : 512;
-  const int unroll = gradient_only || sweeps > 1 ? 4 : 2;
-  v.kernel.threads = threads_for((vectors + unroll - 1) / unroll, most);
-  const int resident = gradient_only || sweeps > 1 ? 1024 : 1536;
-  v.kernel.blocks_per_sm = std::max(1, resident / v.kernel.threads);
+  const int unroll = std::max(1, (gradient_only || sweeps > 1 ? 4 : 2) >> relax);
+  v.kernel.threads = threads_for((vectors + unroll - 1) / unroll, relax > 0 ? std::min(most, 512) : most);
+  const int resident = gradient_only || sweeps > 1 || relax > 0 ? 1024 : 1536;
+  v.kernel.blocks_per_sm = std::max(1, (resident / v.kernel.threads) >> std::max(0, relax - 1));
   v.source = fmt::format("Streaming<Region{}, {}, {}>", index, v.kernel.threads, unroll);
   v.kernel.description = fmt::format("streaming, {} threads, {} vectors in flight", v.kernel.threads, unroll);
   return v;
 }
 
+Variant choose(const RegionShape& shape, std::int64_t vocab, int index, bool clusters, int relax) {
+  const std::int64_t vectors = (vocab + shape.width - 1) / shape.width;
+  const int sweeps = shape.phases + (shape.emits ? 1 : 0);
+  Variant v = streaming(shape, vectors, index, relax);
+  if (sweeps > 1) {
+    const int threads = threads_for(vectors, 512);
+    for (int cluster = 1; cluster <= (clusters && threads == 512 ? 8 : 1); cluster *= 2) {
+      const std::int64_t rounds = (vectors + threads * cluster - 1) / (threads * cluster);
+      // Words of one round times rounds: rows do not fill the last round.
+      const std::int64_t words = shape.row_register_words * shape.width / vocab * rounds;
+      if (words > kWords) continue;
+      v = registers(shape, vectors, index, threads, cluster, relax);
+      break;
+    }
+  }
+  v.kernel.name = fmt::format("region{}", index);
+  return v;
+}
+
 std::string region_kernel(const Variant& v, const RegionShape& shape, int index) {
+  const auto phase = [&](int k) {
+    return k < shape.phases ? fmt::format("Region{}::Phase{}", index, k) : std::string("NoPhase");
+  };
   std::string text = fmt::format(
-      "extern \"C\" __global__ void __launch_bounds__({}, {}) {}(const __grid_constant__ Args a) {{\n"
+      "extern \"C\" __global__ void {}__launch_bounds__({}, {}) {}(const __grid_constant__ Args a) {{\n"
       "  typedef RowProgram<Region{}, {}, Args> Program;\n"
       "  __shared__ typename Program::Shared shared;\n"
-      "  Program program(a, a.head.row_begin + blockIdx.x, shared);\n"
-      "  if (!program.begin()) return;\n",
-      v.kernel.threads, v.kernel.blocks_per_sm, v.kernel.name, index, v.source);
-  for (int k = 0; k < shape.phases; ++k) text += fmt::format("  program.phase<Region{}::Phase{}>();\n", index, k);
+      "  Program program(a, shared);\n"
+      "  if (!program.begin<{}>()) return;\n",
+      v.kernel.cluster > 1 ? fmt::format("__cluster_dims__({}, 1, 1) ", v.kernel.cluster) : "",
+      v.kernel.threads, v.kernel.blocks_per_sm, v.kernel.name, index, v.source, phase(0));
+  for (int k = 0; k < shape.phases; ++k)
+    text += fmt::format("  program.phase<{}, {}>();\n", phase(k), phase(k + 1));
   if (shape.emits) text += "  program.emit();\n";
   return text + "}\n\n";
 }
@@ -81,7 +108,7 @@ std::vector<std::string> CudaSource::kernel_names() const {
   return names;
 }
 
-CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec) {
+CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec, bool clusters, int relax) {
   const SourceContext context(plan, layout, spec);
   CudaSource source;
   source.text = std::string(template_text("abi.h")) + "\n" + std::string(template_text("base.cuh")) + "\n" +
@@ -99,7 +126,7 @@ CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec)
   source.prologue = steps(plan.prologue, "prologue", false);
   for (std::size_t r = 0; r < plan.regions.size(); ++r) {
     const RegionSource region = region_source(context, static_cast<int>(r));
-    const Variant variant = choose(region.shape, spec.vocab, static_cast<int>(r));
+    const Variant variant = choose(region.shape, spec.vocab, static_cast<int>(r), clusters, relax);
     source.text += region.text + "\n" + region_kernel(variant, region.shape, static_cast<int>(r));
     source.regions.push_back(variant.kernel);
     if (r < plan.seams.size()) source.seams.push_back(steps(plan.seams[r], fmt::format("seam{}", r), false));

@@ -1,8 +1,8 @@
-// Plan -> CUDA source: regions and steps as structs of mathematics, in front of them the templates that move the
-// data, behind them the kernels.
+// Plan -> CUDA source: regions and steps as structs of mathematics, in front of them the templates that move
+// the data, behind them the kernels.
 //
-// Promise: the source depends on the structure of the plan, the vocabulary and the types alone; it includes no
-// header. Kernels and their launch shapes are described beside it.
+// Promise: the source depends on the structure of the plan, the vocabulary and the types alone; it includes
+// no header. Kernels and their launch shapes are described beside it.
 #pragma once
 
 #include <string>
@@ -18,6 +18,7 @@ struct RegionKernel {
   std::string name;
   int threads = 0;
   int blocks_per_sm = 1;
+  int cluster = 1;          ///< blocks that work on one row
   std::string description;  ///< "registers, 512 threads, 8 vectors a thread"
 };
 
@@ -31,6 +32,12 @@ struct CudaSource {
   std::vector<std::string> kernel_names() const;
 };
 
-CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec);
+/// `clusters`: the architecture has clusters of blocks (sm_90 and newer). `relax` asks for kernels that need
+/// fewer registers: 0 at first, more where the compiler had to spill.
+CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec, bool clusters = true,
+                       int relax = 0);
+
+/// The largest `relax` that differs from the one before.
+inline constexpr int kMostRelaxed = 2;
 
 }  // namespace lossc::cuda

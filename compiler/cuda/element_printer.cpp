@@ -15,7 +15,8 @@ using ir::NodeId;
 using ir::Op;
 using ir::Space;
 
-std::string ElementPrinter::declare(const std::string& name, std::string_view type, const std::string& expression) {
+std::string ElementPrinter::declare(const std::string& name, std::string_view type,
+                                    const std::string& expression) {
   statements_ += fmt::format("{}const {} {} = {};\n", indent_, type, name, expression);
   return name;
 }
@@ -40,14 +41,16 @@ std::string ElementPrinter::value(NodeId id) {
     v = "x." + c_.name(id);
   } else if (n.op == Op::softmax) {
     inverses_.insert(n.in[0]);
-    v = declare(c_.name(id), "float", fmt::format("{} * {}", exponential(n.in[0]), c_.name(n.in[0], "inverse")));
+    v = declare(c_.name(id), "float",
+                fmt::format("{} * {}", exponential(n.in[0]), c_.name(n.in[0], "inverse")));
   } else if (n.op == Op::zero_mul && c_.node(n.in[0]).op == Op::softmax) {
     const NodeId x = c_.node(n.in[0]).in[0];
     inverses_.insert(x);
     v = declare(c_.name(id), "float", fmt::format("{} * {}", weighted(x, n.in[1]), c_.name(x, "inverse")));
   } else if (n.op == Op::div && c_.node(n.in[1]).space != Space::element) {
     const std::string dividend = value(n.in[0]);
-    if (std::find(divisors_.begin(), divisors_.end(), n.in[1]) == divisors_.end()) divisors_.push_back(n.in[1]);
+    if (std::find(divisors_.begin(), divisors_.end(), n.in[1]) == divisors_.end())
+      divisors_.push_back(n.in[1]);
     v = declare(c_.name(id), "float", fmt::format("{} * {}", dividend, c_.name(n.in[1], "per")));
   } else if (ir::is_pointwise(n.op)) {
     std::array<std::string, 3> in;
@@ -73,7 +76,8 @@ std::string ElementPrinter::exponential(NodeId x) {
 std::string ElementPrinter::weighted(NodeId x, NodeId a) {
   if (auto it = weighted_.find({x, a}); it != weighted_.end()) return it->second;
   const std::string e = exponential(x), v = value(a);
-  const std::string name = fmt::format("exp{}x{}", c_.number.at(x), c_.number.count(a) > 0 ? c_.number.at(a) : -1);
+  const std::string name =
+      fmt::format("exp{}x{}", c_.number.at(x), c_.number.count(a) > 0 ? c_.number.at(a) : -1);
   return weighted_[{x, a}] = declare(name, "float", fmt::format("zero_mul({}, {})", e, v));
 }
 

@@ -14,7 +14,8 @@ namespace lossc::cuda {
 
 class ElementPrinter {
  public:
-  ElementPrinter(const SourceContext& context, std::string indent) : c_(context), indent_(std::move(indent)) {}
+  ElementPrinter(const SourceContext& context, std::string indent)
+      : c_(context), indent_(std::move(indent)) {}
 
   std::string value(ir::NodeId id);
   /// exp(x - anchor(x)), up to the rounding that anchor_error corrects.
@@ -23,11 +24,13 @@ class ElementPrinter {
   std::string weighted(ir::NodeId x, ir::NodeId a);
 
   const std::string& statements() const { return statements_; }
-  const std::vector<ir::NodeId>& rows() const { return rows_; }           ///< row operands, by name()
-  const std::vector<ir::NodeId>& divisors() const { return divisors_; }   ///< row operands needed as 1 / value
-  const std::set<ir::NodeId>& anchors() const { return anchors_; }        ///< softmax arguments, as anchor * log2(e)
-  const std::set<ir::NodeId>& inverses() const { return inverses_; }      ///< softmax arguments, as 1 / sum
-  const std::set<ir::NodeId>& tensors() const { return tensors_; }        ///< element inputs
+  const std::vector<ir::NodeId>& rows() const { return rows_; }          ///< row operands, by name()
+  const std::vector<ir::NodeId>& divisors() const { return divisors_; }  ///< row operands needed as 1 / value
+  const std::set<ir::NodeId>& anchors() const {
+    return anchors_;
+  }  ///< softmax arguments, as anchor * log2(e)
+  const std::set<ir::NodeId>& inverses() const { return inverses_; }  ///< softmax arguments, as 1 / sum
+  const std::set<ir::NodeId>& tensors() const { return tensors_; }    ///< element inputs
 
  private:
   std::string declare(const std::string& name, std::string_view type, const std::string& expression);

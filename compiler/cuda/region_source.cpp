@@ -47,12 +47,13 @@ class RegionGenerator {
     source.shape.emits = region_.emit;
     source.shape.width = width();
     for (NodeId in : region_.reads) {
-      source.shape.row_register_words += c_.spec.vocab * static_cast<std::int64_t>(dtype_size(c_.dtype(in))) / 4;
+      source.shape.row_register_words +=
+          c_.spec.vocab * static_cast<std::int64_t>(dtype_size(c_.dtype(in))) / 4;
     }
     // Printed first, because they tell what a row holds.
     const std::string functions = mark() + active() + skip() + begin() + phases() + emit();
-    source.text = fmt::format("struct Region{} {{\n", index_) + constants() + row_struct() + tensors() + functions +
-                  "};\n";
+    source.text = fmt::format("struct Region{} {{\n", index_) + constants() + row_struct() + tensors() +
+                  functions + "};\n";
     return source;
   }
 
@@ -164,8 +165,8 @@ class RegionGenerator {
         "  static constexpr bool kEmits = {}, kAccumulates = {};\n"
         "  typedef {} Gradient;\n\n",
         width(), region_.phases.size() + (region_.emit ? 1 : 0), dtype_size(first), sums, tops,
-        region_.emit ? c_.plan.loss.sparse.size() : 0, std::max(c_.layout.gradient, 0), region_.emit, accumulates(),
-        element_type(c_.spec.gradient_dtype));
+        region_.emit ? c_.plan.loss.sparse.size() : 0, std::max(c_.layout.gradient, 0), region_.emit,
+        accumulates(), element_type(c_.spec.gradient_dtype));
   }
 
   std::string row_struct() const {
@@ -186,22 +187,25 @@ class RegionGenerator {
       elements += fmt::format("{}raw.{}.get(i)", elements.empty() ? "" : ", ", v);
       open += fmt::format("    s.{} = address(a.tensors[{}], row);\n", v, c_.layout.tensor_of.at(in));
       advance += fmt::format(
-          "    s.{0} += i64(head) * {1};\n    s.{0}_aligned = (reinterpret_cast<u64>(s.{0}) & 15) == 0;\n", v, size);
+          "    s.{0} += i64(head) * {1};\n    s.{0}_aligned = (reinterpret_cast<u64>(s.{0}) & 15) == 0;\n", v,
+          size);
     }
     std::string first = "s." + (region_.reads.empty() ? "gradient" : c_.name(region_.reads[0]));
     if (region_.reads.empty()) {
       streams += "    const char* gradient;\n";
-      open += region_.emit ? fmt::format("    s.gradient = address(a.tensors[{}], row);\n", c_.layout.gradient)
-                           : "    s.gradient = nullptr;\n";
+      open += region_.emit
+                  ? fmt::format("    s.gradient = address(a.tensors[{}], row);\n", c_.layout.gradient)
+                  : "    s.gradient = nullptr;\n";
     }
-    return "  struct Raw {\n" + raw + "  };\n  struct Input {\n" + input + "  };\n  struct Streams {\n" + streams +
-           "  };\n" +
-           fmt::format("  LOSSC_INLINE void forget(Raw& raw) {{{} }}\n", forget) +
-           fmt::format("  LOSSC_INLINE Input input(const Raw& raw, int i) {{ return Input{{{}}}; }}\n", elements) +
-           "  LOSSC_INLINE Streams open(const Args& a, i64 row) {\n    Streams s;\n" + open + "    return s;\n  }\n" +
+    return "  struct Raw {\n" + raw + "  };\n  struct Input {\n" + input + "  };\n  struct Streams {\n" +
+           streams + "  };\n" + fmt::format("  LOSSC_INLINE void forget(Raw& raw) {{{} }}\n", forget) +
+           fmt::format("  LOSSC_INLINE Input input(const Raw& raw, int i) {{ return Input{{{}}}; }}\n",
+                       elements) +
+           "  LOSSC_INLINE Streams open(const Args& a, i64 row) {\n    Streams s;\n" + open +
+           "    return s;\n  }\n" +
            fmt::format("  LOSSC_INLINE const char* first(const Streams& s) {{ return {}; }}\n", first) +
-           "  LOSSC_INLINE void advance(Streams& s, int head) {\n" + advance + "  }\n" + load_functions(region_.reads, "  ") +
-           "\n";
+           "  LOSSC_INLINE void advance(Streams& s, int head) {\n" + advance + "  }\n" +
+           load_functions(region_.reads, "  ") + "\n";
   }
 
   // The first tensor is what the row is cut by: its vectors are aligned.
@@ -211,15 +215,16 @@ class RegionGenerator {
       const std::string v = c_.name(in);
       const std::size_t size = dtype_size(c_.dtype(in));
       const std::string aligned = in == region_.reads[0] ? "true" : fmt::format("s.{}_aligned", v);
-      load += fmt::format("{0}  raw.{1}.template load<kKeep>(s.{1} + i64(v) * (kWidth * {2}), {3}, policy);\n", indent, v,
-                          size, aligned);
+      load +=
+          fmt::format("{0}  raw.{1}.template load<kKeep>(s.{1} + i64(v) * (kWidth * {2}), {3}, policy);\n",
+                      indent, v, size, aligned);
       element += fmt::format("{0}  x.{1} = {2}::read(s.{1} + i64(place) * {3});\n", indent, v,
                              element_type(c_.dtype(in)), size);
     }
     return indent + "template <Keep kKeep>\n" + indent +
-           "LOSSC_INLINE void load(Raw& raw, const Streams& s, int v, u64 policy) {\n" + load + indent + "}\n" + indent +
-           "LOSSC_INLINE Input element(const Streams& s, int place) {\n" + indent + "  Input x;\n" + element + indent +
-           "  return x;\n" + indent + "}\n";
+           "LOSSC_INLINE void load(Raw& raw, const Streams& s, int v, u64 policy) {\n" + load + indent +
+           "}\n" + indent + "LOSSC_INLINE Input element(const Streams& s, int place) {\n" + indent +
+           "  Input x;\n" + element + indent + "  return x;\n" + indent + "}\n";
   }
 
   // ---------------------------------------------------------------------------------------------------------------
@@ -370,15 +375,16 @@ class RegionGenerator {
       assigned += fmt::format("{}{}({})", assigned.empty() ? "" : ", ", name, value);
     };
     for (NodeId id : element.rows()) add(type_of(c_.node(id).kind), c_.name(id), "row." + c_.name(id));
-    for (NodeId id : element.divisors()) add("float", c_.name(id, "per"), fmt::format("1.0f / row.{}", c_.name(id)));
+    for (NodeId id : element.divisors())
+      add("float", c_.name(id, "per"), fmt::format("1.0f / row.{}", c_.name(id)));
     for (NodeId x : element.anchors()) {
       add("float", c_.name(x, "anchor"), fmt::format("row.{} * kLog2e", c_.name(find(Op::anchor, x))));
     }
     for (NodeId x : element.inverses()) add("float", c_.name(x, "inverse"), "row." + c_.name(x, "inverse"));
   }
 
-  std::string operand_struct(const std::string& name, const ElementPrinter& element, const std::string& function,
-                             const std::string& body) const {
+  std::string operand_struct(const std::string& name, const ElementPrinter& element,
+                             const std::string& function, const std::string& body) const {
     std::string declared, assigned;
     members(element, declared, assigned);
     return fmt::format(
@@ -410,12 +416,14 @@ class RegionGenerator {
     text += load_functions({inputs.begin(), inputs.end()}, "    ");
 
     std::string body;
-    for (std::size_t i = 0; i < s.anchored.size(); ++i) body += fmt::format("        v[{}] = {};\n", i, s.anchor_text[i]);
+    for (std::size_t i = 0; i < s.anchored.size(); ++i)
+      body += fmt::format("        v[{}] = {};\n", i, s.anchor_text[i]);
     if (!s.anchored.empty()) {
       text += operand_struct("Arguments", s.anchors, "arguments(const Input& x, float* v)", body);
       text += "    LOSSC_INLINE void set_anchors(Row& row, const float* tops, bool exact) {\n";
       for (std::size_t i = 0; i < s.anchored.size(); ++i) {
-        const std::string anchor = c_.name(find(Op::anchor, s.anchored[i])), sum = c_.name(s.anchored[i], "sum");
+        const std::string anchor = c_.name(find(Op::anchor, s.anchored[i])),
+                          sum = c_.name(s.anchored[i], "sum");
         field(anchor);
         field(sum);
         // A softmax whose sum was good keeps its anchor, and so its bits, whatever another one needs.
@@ -424,8 +432,10 @@ class RegionGenerator {
       text += "    }\n";
     }
     body.clear();
-    for (std::size_t i = 0; i < s.sums.size(); ++i) body += fmt::format("        sums[{}] = {};\n", i, s.sum_text[i]);
-    for (std::size_t i = 0; i < s.tops.size(); ++i) body += fmt::format("        tops[{}] = {};\n", i, s.top_text[i]);
+    for (std::size_t i = 0; i < s.sums.size(); ++i)
+      body += fmt::format("        sums[{}] = {};\n", i, s.sum_text[i]);
+    for (std::size_t i = 0; i < s.tops.size(); ++i)
+      body += fmt::format("        tops[{}] = {};\n", i, s.top_text[i]);
     text += operand_struct("Operands", s.terms, "terms(const Input& x, float* sums, float* tops)", body);
     return text + finish(k) + "  };\n\n";
   }
@@ -468,7 +478,8 @@ class RegionGenerator {
     stage(rows, k + 1);
     rows.line("}");
     rows.line("return good;");
-    return "    LOSSC_INLINE bool finish(const Args& a, i64 r, Row& row, const float* sums, const float* tops,\n"
+    return "    LOSSC_INLINE bool finish(const Args& a, i64 r, Row& row, const float* sums, const float* "
+           "tops,\n"
            "                             const int* places) {\n" +
            rows.statements() + "    }\n";
   }
@@ -486,17 +497,19 @@ class RegionGenerator {
     std::string text = fmt::format(
         "  struct Emit {{\n    static constexpr Keep kKeep = {}, kStore = {};\n{}{}"
         "    __device__ __forceinline__ explicit Emit(const Row& row){}{} {{}}\n"
-        "    __device__ __forceinline__ float gradient(const Input& x) const {{\n{}      return {};\n    }}\n  }};\n",
+        "    __device__ __forceinline__ float gradient(const Input& x) const {{\n{}      return {};\n    "
+        "}}\n  }};\n",
         keep(sweeps_.size()), sweeps_.empty() ? "Keep::normal" : "Keep::first",
-        load_functions({inputs.begin(), inputs.end()}, "    "), declared, assigned.empty() ? "" : " : ", assigned,
-        emit_.statements(), gradient_text_);
+        load_functions({inputs.begin(), inputs.end()}, "    "), declared, assigned.empty() ? "" : " : ",
+        assigned, emit_.statements(), gradient_text_);
     std::string index, value;
     for (std::size_t i = 0; i < sparse; ++i) {
       index += fmt::format("    if (k == {0}) return row.place{0};\n", i);
       value += fmt::format("    if (k == {0}) return row.sparse{0};\n", i);
     }
-    return text + "  LOSSC_INLINE int sparse_index(const Row& row, int k) {\n" + index + "    return -1;\n  }\n" +
-           "  LOSSC_INLINE float sparse_value(const Row& row, int k) {\n" + value + "    return 0.0f;\n  }\n";
+    return text + "  LOSSC_INLINE int sparse_index(const Row& row, int k) {\n" + index +
+           "    return -1;\n  }\n" + "  LOSSC_INLINE float sparse_value(const Row& row, int k) {\n" + value +
+           "    return 0.0f;\n  }\n";
   }
 
   const SourceContext& c_;

@@ -11,7 +11,7 @@ namespace lossc::cuda {
 struct RegionShape {
   int phases = 0;
   bool emits = false;
-  int width = 8;                     ///< elements that a thread handles at once
+  int width = 8;                        ///< elements that a thread handles at once
   std::int64_t row_register_words = 0;  ///< 32-bit registers that all of a row's inputs fill
 };
 

@@ -26,7 +26,8 @@ class StepGenerator {
   void generate(const Group& group, const std::string& name, bool last, int& tickets) {
     StepKernel kernel;
     kernel.name = name;
-    const bool has_tail = last || !group.tail.empty() || (group.step && group.step->kind == Step::Kind::reduce);
+    const bool has_tail =
+        last || !group.tail.empty() || (group.step && group.step->kind == Step::Kind::reduce);
     std::string body;
     const char* function = "scalar_step";
     if (group.step != nullptr) {
@@ -54,7 +55,8 @@ class StepGenerator {
     source_.text += fmt::format(
         "struct {0}_values {{\n  static constexpr int kSpace = {1}, kTicket = {2}, kValues = {3};\n"
         "  static constexpr bool kTail = {4};\n{5}{6}}};\n"
-        "extern \"C\" __global__ void __launch_bounds__(kStepThreads) {0}(const __grid_constant__ Args a) {{\n"
+        "extern \"C\" __global__ void __launch_bounds__(kStepThreads) {0}(const __grid_constant__ Args a) "
+        "{{\n"
         "  {7}<{0}_values>(a);\n}}\n\n",
         name, static_cast<int>(kernel.space), kernel.ticket, kernel.values, has_tail, body, tail(group, last),
         function);
@@ -106,13 +108,15 @@ class StepGenerator {
       ++k;
     }
     return "  LOSSC_INLINE void values(const Args& a, i64 i, float* v) {\n" + values.statements() + "  }\n" +
-           fmt::format("  static __device__ constexpr Fold fold_of(int k) {{ return {}Fold::sum; }}\n", folds);
+           fmt::format("  static __device__ constexpr Fold fold_of(int k) {{ return {}Fold::sum; }}\n",
+                       folds);
   }
 
   std::string store(const Step& step) const {
     std::string text = "  LOSSC_INLINE void store(const Args& a, i64 s, int k, float v) {\n";
     for (std::size_t k = 0; k < step.values.size(); ++k) {
-      text += fmt::format("    if (k == {}) a.buffers[{}][s] = v;\n", k, c_.layout.buffer_of.at(step.values[k]));
+      text +=
+          fmt::format("    if (k == {}) a.buffers[{}][s] = v;\n", k, c_.layout.buffer_of.at(step.values[k]));
     }
     return text + "  }\n";
   }
@@ -121,7 +125,8 @@ class StepGenerator {
     std::string text = "  LOSSC_INLINE void tail(const Args& a, const float* v) {\n";
     if (group.step != nullptr && group.step->kind == Step::Kind::reduce) {
       for (std::size_t k = 0; k < group.step->values.size(); ++k) {
-        text += fmt::format("    a.head.scalars[{}] = v[{}];\n", c_.layout.scalar_of.at(group.step->values[k]), k);
+        text += fmt::format("    a.head.scalars[{}] = v[{}];\n",
+                            c_.layout.scalar_of.at(group.step->values[k]), k);
       }
     }
     for (const Step* step : group.tail) {

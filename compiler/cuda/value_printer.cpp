@@ -55,13 +55,15 @@ std::string ValuePrinter::value(NodeId id) {
 std::string ValuePrinter::compute(NodeId id) {
   const Node& n = c_.node(id);
   if (n.op == Op::gather) return gather(n, id);
-  if (n.op == Op::constant || n.op == Op::parameter || n.op == Op::input || n.op == Op::space_size) return leaf(id);
+  if (n.op == Op::constant || n.op == Op::parameter || n.op == Op::input || n.op == Op::space_size)
+    return leaf(id);
   if (!ir::is_pointwise(n.op)) {
     throw Error(ErrorCode::internal, fmt::format("{} is not computed at one place", ir::op_name(n.op)));
   }
   const bool compares = n.op == Op::less || n.op == Op::less_equal || n.op == Op::equal;
   bool indices = false;
-  for (NodeId operand : n.in) indices = indices || (operand != no_node && c_.node(operand).kind == Kind::index);
+  for (NodeId operand : n.in)
+    indices = indices || (operand != no_node && c_.node(operand).kind == Kind::index);
   std::array<std::string, 3> in;
   for (std::size_t k = 0; k < 3; ++k) {
     if (n.in[k] == no_node) continue;

@@ -26,8 +26,9 @@ namespace lossc {
 struct CompileOptions {
   /// The loss types the spec may name; the built-in ones when null. Must outlive the call only.
   const LossRegistry* registry = nullptr;
-  /// "cpu": LLVM machine code. "cuda:N" ("cuda" is "cuda:0"): kernels for the N-th GPU. "interpreter": double precision, slow, for small checks; in every build. It
-  /// keeps 8 bytes for each element of the logits and each value of their shape that the losses are made of.
+  /// "cpu": LLVM machine code. "cuda:N" ("cuda" is "cuda:0"): kernels for the N-th GPU. "interpreter": double
+  /// precision, slow, for small checks; in every build. It keeps 8 bytes for each element of the logits and
+  /// each value of their shape that the losses are made of.
   std::string device = "cpu";
 };
 
@@ -95,8 +96,9 @@ class Execution {
   /// spec does not have (with the nearest) or a value out of range.
   void set(std::string_view parameter, double value);
 
-  /// The parameter is read from device memory whenever kernels run, so that a captured graph sees what stands there
-  /// then. Its range is not checked. For programs on a GPU; Error(unsupported) elsewhere. set() ends it.
+  /// The parameter is read from device memory whenever kernels run, so that a captured graph sees what stands
+  /// there then. Its range is not checked. For programs on a GPU; Error(unsupported) elsewhere. set() ends
+  /// it.
   void bind_parameter(std::string_view parameter, const float* device);
 
   /// The CUstream that the following work is put on; null: the default stream. For programs on a GPU; ignored
@@ -112,9 +114,9 @@ class Execution {
   /// Computes everything. Throws Error(invalid_argument) before any work when tensors do not fit, and
   /// Error(invalid_data) after all outputs are written when a label or segment id was out of range.
   ///
-  /// On a GPU, tensors lie in device memory, but for "num_segments". run() then puts its work on the stream and
-  /// returns: value() and status() wait for it, and bad rows are told by status() alone. Tensors in host memory are
-  /// copied there and back, and run() waits: for files and checks.
+  /// On a GPU, tensors lie in device memory, but for "num_segments". run() then puts its work on the stream
+  /// and returns: value() and status() wait for it, and bad rows are told by status() alone. Tensors in host
+  /// memory are copied there and back, and run() waits: for files and checks.
   void run();
 
   // The same in steps, for logits that are made in chunks of rows. All tensors but those of the logits' shape
@@ -135,8 +137,8 @@ class Execution {
 
   /// A scalar result of the last run, waiting for it: "loss", "loss.<child>", "metric.<name>".
   float value(std::string_view name) const;
-  /// On a GPU: waits, reports what was found since the last call, and clears it. Throws Error(invalid_data) for
-  /// cu_seqlens that do not ascend and for pairs of segments that do not exist.
+  /// On a GPU: waits, reports what was found since the last call, and clears it. Throws Error(invalid_data)
+  /// for cu_seqlens that do not ascend and for pairs of segments that do not exist.
   ExecutionStatus status() const;
 
   /// What one row's results are made of, after run(): statistics, coefficients and gradient terms per child,

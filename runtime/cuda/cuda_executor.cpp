@@ -33,7 +33,8 @@ class CudaExecutor final : public Executor {
     batch_.bind(bound, rows, parameters);
   }
 
-  void set_chunk(const TensorMap& bound, const TensorMap& chunk, std::int64_t begin, std::int64_t end) override {
+  void set_chunk(const TensorMap& bound, const TensorMap& chunk, std::int64_t begin,
+                 std::int64_t end) override {
     batch_.set_chunk(bound, chunk, begin, end);
   }
 
@@ -52,7 +53,8 @@ class CudaExecutor final : public Executor {
       Head& head = batch_.arguments().head();
       head.row_begin = row_begin;
       head.row_end = row_end;
-      launch(kernels_.regions[i].kernel, row_end - row_begin, kernels_.regions[i].region.threads);
+      const RegionKernel& kernel = kernels_.regions[i].region;
+      launch(kernels_.regions[i].kernel, (row_end - row_begin) * kernel.cluster, kernel.threads);
     }
     batch_.return_chunk();
   }
@@ -71,7 +73,8 @@ class CudaExecutor final : public Executor {
     if (!batch_.staged()) return;
     batch_.return_outputs();
     known_ = read_status();
-    if (known_.bad_rows > 0) throw Error(ErrorCode::invalid_data, bad_rows_message(known_, program_->spec.vocab));
+    if (known_.bad_rows > 0)
+      throw Error(ErrorCode::invalid_data, bad_rows_message(known_, program_->spec.vocab));
   }
 
   std::int64_t rows() const override { return batch_.rows(); }
@@ -88,15 +91,17 @@ class CudaExecutor final : public Executor {
     check(driver().cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(batch_.status()), &none, sizeof none),
           "clearing the status");
     if (found.any_bad_offset != 0) {
-      throw Error(ErrorCode::invalid_data,
-                  fmt::format("cu_seqlens[{}] does not fit: it must begin at 0, ascend and end at the number of rows; "
-                              "the batch's results are NaN",
-                              ~found.any_bad_offset));
+      throw Error(
+          ErrorCode::invalid_data,
+          fmt::format(
+              "cu_seqlens[{}] does not fit: it must begin at 0, ascend and end at the number of rows; "
+              "the batch's results are NaN",
+              ~found.any_bad_offset));
     }
     if (found.bad_pair != 0) {
       throw Error(ErrorCode::invalid_data,
-                  fmt::format("pairs[{}, {}] names a segment that does not exist; there are {}", ~found.bad_pair / 2,
-                              ~found.bad_pair % 2, batch_.size(ir::Space::segments)));
+                  fmt::format("pairs[{}, {}] names a segment that does not exist; there are {}",
+                              ~found.bad_pair / 2, ~found.bad_pair % 2, batch_.size(ir::Space::segments)));
     }
     ExecutionStatus status;
     status.bad_rows = static_cast<std::int64_t>(found.bad_rows);
@@ -117,7 +122,8 @@ class CudaExecutor final : public Executor {
     const ContextScope scope(*kernels_.device);
     float v = 0;
     auto& arguments = const_cast<CudaExecutor*>(this)->batch_.arguments();
-    copy(&v, arguments.buffer(static_cast<std::size_t>(program_->layout.buffer_of.at(id))) + position, sizeof v);
+    copy(&v, arguments.buffer(static_cast<std::size_t>(program_->layout.buffer_of.at(id))) + position,
+         sizeof v);
     return v;
   }
 
@@ -134,7 +140,8 @@ class CudaExecutor final : public Executor {
   void launch(CUkernel kernel, std::int64_t blocks, int threads) {
     void* parameters[] = {batch_.arguments().data()};
     check(driver().cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), static_cast<unsigned>(blocks), 1, 1,
-                                  static_cast<unsigned>(threads), 1, 1, 0, batch_.stream(), parameters, nullptr),
+                                  static_cast<unsigned>(threads), 1, 1, 0, batch_.stream(), parameters,
+                                  nullptr),
           "launching a kernel");
   }
 

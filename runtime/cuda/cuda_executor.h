@@ -1,7 +1,7 @@
 // Runs a plan's kernels on a GPU, on one stream.
 //
-// Promise: run() waits for nothing when all tensors lie on the device; the same batch gives the same bits; the work
-// of a batch can be captured into a graph and replayed with other contents.
+// Promise: run() waits for nothing when all tensors lie on the device; the same batch gives the same bits;
+// the work of a batch can be captured into a graph and replayed with other contents.
 #pragma once
 
 #include <memory>

@@ -39,25 +39,42 @@ KernelImage compile(const std::string& source, const std::string& name, const st
   return image;
 }
 
+bool spills(const KernelImage& image) {
+  for (const nlohmann::json& kernel : image.info["kernels"]) {
+    if (kernel["spill_bytes"] > 0 || kernel["stack_bytes"] > 0) return true;
+  }
+  return false;
+}
+
+struct LoadedImage {
+  Module module;
+  nlohmann::json info;
+};
+
 // The image of a key, loaded. What the driver refuses is compiled once more.
-Module load(const KeyFields& key, const std::function<KernelImage()>& compile_image) {
+LoadedImage load(const KeyFields& key, const std::function<KernelImage()>& compile_image) {
   KernelCache& cache = KernelCache::instance();
   const auto code = [](const KernelImage& image) {
     const auto cubin = image.blobs.find("cubin");
     return cubin != image.blobs.end() ? cubin->second : image.blobs.at("ptx");
   };
+  const auto loaded = [&] {
+    const std::shared_ptr<const KernelImage> image = cache.get(key, compile_image);
+    return LoadedImage{Module(code(*image)), image->info};
+  };
   try {
-    return Module(code(*cache.get(key, compile_image)));
+    return loaded();
   } catch (const Error& error) {
     if (error.code() == ErrorCode::compile_failed || cache.options().no_compile) throw;
     cache.discard(key);
-    return Module(code(*cache.get(key, compile_image)));
+    return loaded();
   }
 }
 
 std::shared_ptr<const BatchKernels> load_batch_kernels(const Device& device) {
   static std::mutex mutex;
-  static auto* loaded = new std::map<int, std::shared_ptr<const BatchKernels>>;  // the design's lazy singleton
+  static auto* loaded =
+      new std::map<int, std::shared_ptr<const BatchKernels>>;  // the design's lazy singleton
   const std::lock_guard lock(mutex);
   auto& kernels = (*loaded)[device.ordinal()];
   if (kernels) return kernels;
@@ -69,11 +86,12 @@ std::shared_ptr<const BatchKernels> load_batch_kernels(const Device& device) {
   key.add("schema", "1").add("backend", "cuda");
   add_cuda_fields(key, device.arch());
   key.add("plan", "the kernels of batch.cuh");
-  const Module module = load(key, [&] {
+  const LoadedImage loaded_image = load(key, [&] {
     KernelImage image = compile(source, "lossc_batch", device.arch());
     image.info["title"] = "segments and pairs of a batch";
     return image;
   });
+  const Module& module = loaded_image.module;
   const ContextScope scope(device);
   auto made = std::make_shared<BatchKernels>();
   made->offsets_to_ids = module.prepare("batch_offsets_to_ids", device);
@@ -111,18 +129,26 @@ int cuda_ordinal(const std::string& device) {
 }
 
 std::shared_ptr<const CudaKernels> load_cuda_kernels(const Plan& plan, const Layout& layout, const Spec& spec,
-                                                     const KeyFields& key, const Device& device, bool segments,
-                                                     const std::string& title) {
+                                                     const KeyFields& key, const Device& device,
+                                                     bool segments, const std::string& title) {
   // The context takes as long as a compilation does: side by side.
   std::future<CUcontext> context = std::async(std::launch::async, [&] { return device.context(); });
   auto kernels = std::make_shared<CudaKernels>();
   kernels->device = &device;
-  CudaSource source = cuda_source(plan, layout, spec);
-  const Module module = load(key, [&] {
-    KernelImage image = compile(source.text, "lossc_kernels", device.arch());
-    image.info["title"] = title;
-    return image;
+  const bool clusters = device.major() >= 9;
+  const LoadedImage image = load(key, [&] {
+    // Kernels that spill are asked for again with fewer values in registers.
+    for (int relax = 0;; ++relax) {
+      KernelImage made =
+          compile(cuda_source(plan, layout, spec, clusters, relax).text, "lossc_kernels", device.arch());
+      if (spills(made) && relax < kMostRelaxed) continue;
+      made.info["title"] = title;
+      made.info["relax"] = relax;
+      return made;
+    }
   });
+  CudaSource source = cuda_source(plan, layout, spec, clusters, image.info.at("relax").get<int>());
+  const Module& module = image.module;
   context.get();
   const ContextScope scope(device);
   auto steps = [&](const std::vector<StepKernel>& list) {

@@ -46,7 +46,7 @@ int cuda_ordinal(const std::string& device);
 /// Compiles what the cache does not hold, loads it and prepares every kernel, so that nothing is compiled or
 /// loaded later. `segments`: the batch's kernels are needed, too. Throws Error(unsupported | compile_failed).
 std::shared_ptr<const CudaKernels> load_cuda_kernels(const Plan& plan, const Layout& layout, const Spec& spec,
-                                                     const KeyFields& key, const Device& device, bool segments,
-                                                     const std::string& title);
+                                                     const KeyFields& key, const Device& device,
+                                                     bool segments, const std::string& title);
 
 }  // namespace lossc::cuda

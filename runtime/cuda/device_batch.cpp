@@ -50,7 +50,8 @@ DeviceBatch::DeviceBatch(std::shared_ptr<const Program::Impl> program, CUstream 
   char* memory = workspace_.get("constants", constants.size() * 8);
   check(driver().cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(memory), constants.data(), constants.size() * 8),
         "copying constants to the device");
-  for (std::size_t i = 0; i < slots.size(); ++i) fallbacks_.push_back({memory + 8 * i, 0, kFlat, 0, 0, kRoleValues});
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    fallbacks_.push_back({memory + 8 * i, 0, kFlat, 0, 0, kRoleValues});
   const std::size_t tickets = static_cast<std::size_t>(kernels_.tickets) * 4 + 4;
   char* zeros = workspace_.get("zeros", sizeof(Status) + tickets);
   check(driver().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(zeros), 0, sizeof(Status) + tickets, nullptr),
@@ -59,7 +60,8 @@ DeviceBatch::DeviceBatch(std::shared_ptr<const Program::Impl> program, CUstream 
   status_ = reinterpret_cast<Status*>(zeros);
   arguments_.head().tickets = reinterpret_cast<unsigned*>(zeros + sizeof(Status));
   arguments_.head().status = status_;
-  scalars_ = reinterpret_cast<float*>(workspace_.get("scalars", bytes_of(std::ssize(program_->layout.scalars), 4)));
+  scalars_ =
+      reinterpret_cast<float*>(workspace_.get("scalars", bytes_of(std::ssize(program_->layout.scalars), 4)));
   arguments_.head().scalars = scalars_;
 }
 
@@ -113,7 +115,8 @@ TensorView DeviceBatch::on_device(const std::string& name, const TensorView& vie
     return device;
   }
   if (reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(size) != 0) {
-    refuse(fmt::format("tensor \"{}\" begins at an address that is no multiple of its {} bytes an element", name, size));
+    refuse(fmt::format("tensor \"{}\" begins at an address that is no multiple of its {} bytes an element",
+                       name, size));
   }
   return view;
 }
@@ -134,8 +137,9 @@ void DeviceBatch::find_sizes(const TensorMap& bound, std::int64_t rows) {
     refuse("both \"cu_seqlens\" and \"segment_ids\" are given; segments are named by one of them");
   }
   if (cu == nullptr && ids == nullptr && needed) {
-    refuse("tensor \"cu_seqlens\" or \"segment_ids\" (with \"num_segments\") is missing: the spec has a loss of "
-           "segments");
+    refuse(
+        "tensor \"cu_seqlens\" or \"segment_ids\" (with \"num_segments\") is missing: the spec has a loss of "
+        "segments");
   }
   if (kernels_.batch == nullptr) return;  // the plan knows no segments
   if (cu != nullptr) {
@@ -149,7 +153,9 @@ void DeviceBatch::find_sizes(const TensorMap& bound, std::int64_t rows) {
     check_integer("segment_ids", *ids);
     const TensorView& number = need(bound, "num_segments", "segment_ids come with a number of segments");
     if (!in_host_memory("num_segments", number)) {
-      refuse("tensor \"num_segments\" lies on the device; it decides how much is launched: give it in host memory");
+      refuse(
+          "tensor \"num_segments\" lies on the device; it decides how much is launched: give it in host "
+          "memory");
     }
     segments_ = scalar_integer("num_segments", number);
     check_num_segments(segments_, rows_);
@@ -158,7 +164,8 @@ void DeviceBatch::find_sizes(const TensorMap& bound, std::int64_t rows) {
   if (const TensorView* pairs = find(bound, "pairs")) {
     check_integer("pairs", *pairs);
     if (pairs->shape.size() != 2 || pairs->shape[1] != 2) {
-      refuse(fmt::format("tensor \"pairs\" is {}; [n, 2] (chosen, rejected segment) is allowed", pairs->describe()));
+      refuse(fmt::format("tensor \"pairs\" is {}; [n, 2] (chosen, rejected segment) is allowed",
+                         pairs->describe()));
     }
     pairs_ = pairs->shape[0];
     device_views_["pairs"] = on_device("pairs", *pairs, false, returned_);
@@ -211,7 +218,8 @@ void DeviceBatch::bind_ignore_index(const TensorMap& bound) {
     return;
   }
   if (ignore->dtype != DType::i64 || ignore->size() != 1) {
-    refuse(fmt::format("tensor \"ignore_index\" on the device is {}; one i64 is allowed", ignore->describe()));
+    refuse(
+        fmt::format("tensor \"ignore_index\" on the device is {}; one i64 is allowed", ignore->describe()));
   }
   head.ignore_pointer = static_cast<const long long*>(ignore->data);
 }
@@ -239,8 +247,12 @@ void DeviceBatch::bind_slot(const TensorMap& bound, std::size_t index) {
     const auto strides = pairs->second.full_strides();
     const auto bytes = static_cast<std::int64_t>(dtype_size(pairs->second.dtype));
     const std::int64_t side = slot.name == "pairs.chosen" ? 0 : strides[1] * bytes;
-    target = {static_cast<char*>(pairs->second.data) + side, strides[0] * bytes, kFlat, 0,
-              pairs->second.dtype == DType::i64, kRolePairs};
+    target = {static_cast<char*>(pairs->second.data) + side,
+              strides[0] * bytes,
+              kFlat,
+              0,
+              pairs->second.dtype == DType::i64,
+              kRolePairs};
     return;
   }
   const TensorView* view = find(bound, slot.name);
@@ -264,8 +276,8 @@ void DeviceBatch::bind_slot(const TensorMap& bound, std::size_t index) {
     }
   }
   const bool per_segment = !device_views_.empty() && program_->advantage_names.count(slot.name) > 0 &&
-                           slot.space == Space::rows && view->shape.size() == 1 && view->shape[0] == segments_ &&
-                           segments_ != rows_ &&
+                           slot.space == Space::rows && view->shape.size() == 1 &&
+                           view->shape[0] == segments_ && segments_ != rows_ &&
                            (device_views_.count("cu_seqlens") > 0 || device_views_.count("segment_ids") > 0);
   const std::int64_t count = per_segment ? segments_ : size(slot.space);
   row_tensor(slot.name, *view, count);  // checked before anything is copied
@@ -284,8 +296,8 @@ void DeviceBatch::bind_slot(const TensorMap& bound, std::size_t index) {
   }
 }
 
-void DeviceBatch::bind_element(std::size_t index, const std::string& name, const TensorView& view, std::int64_t rows,
-                               std::int64_t first, std::vector<Returned>& back) {
+void DeviceBatch::bind_element(std::size_t index, const std::string& name, const TensorView& view,
+                               std::int64_t rows, std::int64_t first, std::vector<Returned>& back) {
   const TensorSlot& slot = program_->layout.tensors[index];
   const bool gradient = static_cast<int>(index) == program_->layout.gradient;
   element_tensor(slot, view, program_->spec.vocab, rows, first);
@@ -295,7 +307,8 @@ void DeviceBatch::bind_element(std::size_t index, const std::string& name, const
         (view.shape.back() - program_->spec.vocab) * static_cast<std::int64_t>(dtype_size(view.dtype));
   }
   // In place, the gradient is the staged copy of the logits.
-  const auto same = std::find_if(back.begin(), back.end(), [&](const Returned& r) { return r.host.data == view.data; });
+  const auto same =
+      std::find_if(back.begin(), back.end(), [&](const Returned& r) { return r.host.data == view.data; });
   const TensorView device = same != back.end() ? same->device : on_device(name, view, gradient, back);
   arguments_.tensor(index) = tensor_of(element_tensor(slot, device, program_->spec.vocab, rows, first));
 }
@@ -318,7 +331,8 @@ void DeviceBatch::bind_elements(const TensorMap& bound) {
   }
 }
 
-void DeviceBatch::bind(const TensorMap& bound, std::int64_t rows, const std::vector<ParameterValue>& parameters) {
+void DeviceBatch::bind(const TensorMap& bound, std::int64_t rows,
+                       const std::vector<ParameterValue>& parameters) {
   staged_ = chunked_ = false;
   returned_.clear();
   chunk_returned_.clear();
@@ -350,7 +364,8 @@ bool DeviceBatch::reusable(const TensorMap& bound, std::int64_t rows) const {
       n != nullptr && kernels_.batch != nullptr && scalar_integer("num_segments", *n) != segments_) {
     return false;
   }
-  if (const TensorView* n = find(bound, "ignore_index")) return host_memory_.at("ignore_index").second == false && n;
+  if (const TensorView* n = find(bound, "ignore_index"))
+    return host_memory_.at("ignore_index").second == false && n;
   return true;
 }
 
@@ -412,8 +427,8 @@ void DeviceBatch::prepare_segments() {
     const TensorView& pairs = device_views_.at("pairs");
     const auto strides = pairs.full_strides();
     const auto bytes = static_cast<std::int64_t>(dtype_size(pairs.dtype));
-    a.index = {static_cast<char*>(pairs.data), strides[1] * bytes, 2, strides[0] * bytes, pairs.dtype == DType::i64,
-               kRolePairs};
+    a.index = {static_cast<char*>(pairs.data), strides[1] * bytes, 2, strides[0] * bytes,
+               pairs.dtype == DType::i64,      kRolePairs};
     a.count = 2 * pairs_;
     launch_batch(k.check_pairs, blocks(a.count), 256, &a);
   }
@@ -455,7 +470,8 @@ void DeviceBatch::group(const std::string& map, const Tensor& index, std::int64_
   arguments_.map(static_cast<std::size_t>(program_->layout.map_index(map))) = {a.offsets, orders[side]};
 }
 
-void DeviceBatch::set_chunk(const TensorMap& bound, const TensorMap& chunk, std::int64_t begin, std::int64_t end) {
+void DeviceBatch::set_chunk(const TensorMap& bound, const TensorMap& chunk, std::int64_t begin,
+                            std::int64_t end) {
   if (chunked_) bind_elements(bound);
   chunked_ = !chunk.empty();
   if (chunk.empty()) return;
@@ -467,11 +483,13 @@ void DeviceBatch::set_chunk(const TensorMap& bound, const TensorMap& chunk, std:
     const bool known = std::any_of(layout.tensors.begin(), layout.tensors.end(), [&](const TensorSlot& s) {
       return s.name == name && s.space == Space::element;
     });
-    if (!known) refuse(fmt::format("a chunk holds tensor \"{}\", which is no tensor of the logits' shape here", name));
+    if (!known)
+      refuse(fmt::format("a chunk holds tensor \"{}\", which is no tensor of the logits' shape here", name));
   }
   chunk_returned_.clear();
   auto bind = [&](std::size_t i) {
-    const bool in_place = static_cast<int>(i) == layout.gradient && program_->plan.gradient == GradientMode::in_place;
+    const bool in_place =
+        static_cast<int>(i) == layout.gradient && program_->plan.gradient == GradientMode::in_place;
     const TensorView* view = find(chunk, layout.tensors[i].name);
     if (view == nullptr && in_place) view = find(chunk, "logits");
     if (view == nullptr) return;

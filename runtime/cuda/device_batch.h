@@ -1,5 +1,5 @@
-// One batch on a GPU: tensors as the kernels' argument block, checked by shape alone, for their contents are on
-// the device.
+// One batch on a GPU: tensors as the kernels' argument block, checked by shape alone, for their contents are
+// on the device.
 //
 // Promise: binding reads nothing from the device and waits for nothing, unless a tensor lies in host memory.
 #pragma once
@@ -22,7 +22,8 @@ class DeviceBatch {
 
   /// Throws Error(invalid_argument) for what does not fit.
   void bind(const TensorMap& bound, std::int64_t rows, const std::vector<ParameterValue>& parameters);
-  /// Whether a batch can run again without bind(): nothing lies in host memory, and `bound` holds the same sizes.
+  /// Whether a batch can run again without bind(): nothing lies in host memory, and `bound` holds the same
+  /// sizes.
   bool reusable(const TensorMap& bound, std::int64_t rows) const;
   /// What the segments and pairs need before the prologue.
   void prepare_segments();
@@ -50,7 +51,8 @@ class DeviceBatch {
   void find_sizes(const TensorMap& bound, std::int64_t rows);
   void allocate();
   /// The tensor in device memory: itself, or a staged copy.
-  TensorView on_device(const std::string& name, const TensorView& view, bool written, std::vector<Returned>& back);
+  TensorView on_device(const std::string& name, const TensorView& view, bool written,
+                       std::vector<Returned>& back);
   bool in_host_memory(const std::string& name, const TensorView& view);
   void bind_slot(const TensorMap& bound, std::size_t index);
   void bind_elements(const TensorMap& bound);
@@ -75,7 +77,7 @@ class DeviceBatch {
   float* scalars_ = nullptr;
   std::map<std::string, std::pair<const void*, bool>> host_memory_;  ///< what a pointer was found to be
   std::vector<Returned> returned_, chunk_returned_;
-  std::map<std::string, TensorView> device_views_;  ///< of cu_seqlens, segment_ids and pairs
+  std::map<std::string, TensorView> device_views_;      ///< of cu_seqlens, segment_ids and pairs
   std::vector<std::pair<std::size_t, Tensor>> spread_;  ///< slot, values a segment
 };
 

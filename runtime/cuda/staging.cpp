@@ -24,8 +24,8 @@ Extent extent_of(const TensorView& view) {
 }
 
 // Copies runs of elements that are contiguous in both memories, which have one layout.
-void copy_elements(char* to, const char* from, const TensorView& view, const std::vector<std::int64_t>& strides,
-                   std::size_t dimension, std::int64_t size) {
+void copy_elements(char* to, const char* from, const TensorView& view,
+                   const std::vector<std::int64_t>& strides, std::size_t dimension, std::int64_t size) {
   if (dimension == view.shape.size()) {
     std::memcpy(to, from, static_cast<std::size_t>(size));
     return;
@@ -46,8 +46,10 @@ TensorView Staging::to_device(const std::string& name, const TensorView& host, C
   const Extent extent = extent_of(host);
   const auto size = static_cast<std::int64_t>(dtype_size(host.dtype));
   const char* first = static_cast<const char*>(host.data) - extent.before;
-  // The same place within 256 bytes as in host memory, so that rows are cut the same way; elements are aligned.
-  const std::int64_t shift = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(first) % 256) / size * size;
+  // The same place within 256 bytes as in host memory, so that rows are cut the same way; elements are
+  // aligned.
+  const std::int64_t shift =
+      static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(first) % 256) / size * size;
   char* memory = workspace_.get("staged." + name, static_cast<std::size_t>(extent.bytes + 256)) + shift;
   if (extent.bytes > 0) {
     const ContextScope scope(device_);

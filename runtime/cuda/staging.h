@@ -1,5 +1,5 @@
-// Tensors in host memory for a program that runs on a GPU: copied to the device before the kernels, and back after
-// them. For files, checks and small batches; a framework binds device memory.
+// Tensors in host memory for a program that runs on a GPU: copied to the device before the kernels, and back
+// after them. For files, checks and small batches; a framework binds device memory.
 #pragma once
 
 #include <string>

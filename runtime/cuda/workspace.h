@@ -1,5 +1,5 @@
-// Device memory of an execution: it grows to the largest batch seen and is never given back while the execution
-// lives, for a captured graph may hold its addresses.
+// Device memory of an execution: it grows to the largest batch seen and is never given back while the
+// execution lives, for a captured graph may hold its addresses.
 #pragma once
 
 #include <map>
