@@ -8,6 +8,7 @@
 #include "compiler/cpu/cpu_compiler.h"
 #endif
 #ifdef LOSSC_HAS_CUDA
+#include "runtime/cuda/cuda_images.h"
 #include "runtime/cuda/cuda_kernels.h"
 #endif
 
@@ -37,7 +38,7 @@ void add_cpu_fields(KeyFields& key) {
 void add_cuda_device(KeyFields& key, const std::string& device) {
 #ifdef LOSSC_HAS_CUDA
   if (device.rfind("cuda:sm_", 0) == 0) {
-    cuda::add_cuda_fields(key, device.substr(5));
+    cuda::add_cuda_fields(key, cuda::card_arch(device.substr(5)));
     return;
   }
   if (const int ordinal = cuda::cuda_ordinal(device); ordinal >= 0) {
@@ -48,7 +49,8 @@ void add_cuda_device(KeyFields& key, const std::string& device) {
               fmt::format("device \"{}\" is none; allowed: cuda:N, or cuda:sm_90a for a key alone", device));
 #else
   (void)device;
-  for (const char* name : {"generator", "compiler", "target", "options", "environment"}) key.add_unknown(name);
+  for (const char* name : {"generator", "compiler", "target", "options", "environment"})
+    key.add_unknown(name);
 #endif
 }
 
@@ -65,7 +67,8 @@ KeyFields program_key(const Plan& plan, const Layout& layout, const Spec& spec, 
     add_cpu_fields(key);
   } else if (device != "interpreter") {
     throw Error(ErrorCode::unsupported,
-                fmt::format("device \"{}\" has no kernel key; allowed: cpu, cuda:N, cuda:sm_90a, interpreter", device));
+                fmt::format("device \"{}\" has no kernel key; allowed: cpu, cuda:N, cuda:sm_90a, interpreter",
+                            device));
   }
   key.add("plan", canonical_text(plan, layout, spec));
   return key;

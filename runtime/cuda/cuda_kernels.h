@@ -37,16 +37,13 @@ struct CudaKernels {
   std::string source;
 };
 
-/// What the kernels of a plan depend on, for an architecture ("sm_90a").
-void add_cuda_fields(KeyFields& key, const std::string& arch);
-
 /// The ordinal of "cuda" or "cuda:N"; -1 for another device's name.
 int cuda_ordinal(const std::string& device);
 
 /// Compiles what the cache does not hold, loads it and prepares every kernel, so that nothing is compiled or
 /// loaded later. `segments`: the batch's kernels are needed, too. Throws Error(unsupported | compile_failed).
 std::shared_ptr<const CudaKernels> load_cuda_kernels(const Plan& plan, const Layout& layout, const Spec& spec,
-                                                     const KeyFields& key, const Device& device, bool segments,
-                                                     const std::string& title);
+                                                     const KeyFields& key, const Device& device,
+                                                     bool segments, const std::string& title);
 
 }  // namespace lossc::cuda
