@@ -15,6 +15,7 @@
 #include "compiler/cpu/cpu_compiler.h"
 #endif
 #ifdef LOSSC_HAS_CUDA
+#include "runtime/cuda/cuda_images.h"
 #include "runtime/cuda/cuda_kernels.h"
 #endif
 
@@ -180,11 +181,9 @@ Program Program::compile(const Spec& spec, const CompileOptions& options) {
 #endif
 #ifdef LOSSC_HAS_CUDA
   if (const int ordinal = cuda::cuda_ordinal(options.device); ordinal >= 0) {
-    const auto& inputs = impl->inputs;
-    const bool segments = std::any_of(inputs.begin(), inputs.end(),
-                                      [](const TensorInfo& i) { return i.name == "segment_ids"; });
-    impl->cuda_kernels = cuda::load_cuda_kernels(impl->plan, impl->layout, spec, key,
-                                                 cuda::Device::get(ordinal), segments, program_title(spec));
+    impl->cuda_kernels =
+        cuda::load_cuda_kernels(impl->plan, impl->layout, spec, key, cuda::Device::get(ordinal),
+                                cuda::needs_batch_kernels(impl->layout), program_title(spec));
     impl->asynchronous = true;
   }
 #endif

@@ -8,6 +8,7 @@
 #include "compiler/cpu/cpu_compiler.h"
 #endif
 #ifdef LOSSC_HAS_CUDA
+#include "runtime/cuda/cuda_images.h"
 #include "runtime/cuda/cuda_kernels.h"
 #endif
 
@@ -37,7 +38,7 @@ void add_cpu_fields(KeyFields& key) {
 void add_cuda_device(KeyFields& key, const std::string& device) {
 #ifdef LOSSC_HAS_CUDA
   if (device.rfind("cuda:sm_", 0) == 0) {
-    cuda::add_cuda_fields(key, device.substr(5));
+    cuda::add_cuda_fields(key, cuda::card_arch(device.substr(5)));
     return;
   }
   if (const int ordinal = cuda::cuda_ordinal(device); ordinal >= 0) {

@@ -261,15 +261,10 @@ LOSSC_INLINE float exp2_fast(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-/// exp(x - anchor) as a sweep forms it, with anchor_log2 = anchor * log2(e) rounded: one fma, one
-/// exponential.
-LOSSC_INLINE float exponential(float x, float anchor_log2) {
-  return exp2_fast(fmaf(x, kLog2e, -anchor_log2));
-}
-/// What the rounding of anchor_log2 added to the exponent, in natural units: exp(x - anchor) is
-/// exponential(x) * exp(anchor_error).
-LOSSC_INLINE float anchor_error(float anchor, float anchor_log2) {
-  return -fmaf(anchor, kLog2e, -anchor_log2) * kLn2;
+/// exp(x - anchor) as a sweep forms it. The difference comes first: products of large logits would not be
+/// finite.
+LOSSC_INLINE float exponential(float x, float anchor) {
+  return exp2_fast((x - anchor) * kLog2e);
 }
 
 /// Whether a sum of exponentials tells that its sampled anchor was near the maximum; false for NaN. The true

@@ -190,7 +190,8 @@ void add_cache_why(CLI::App& cache) {
   verb->add_option("SPEC", options->spec, "A spec's file, or - for standard input")->required();
   verb->add_option("--key", options->key, "The entry to compare with; the nearest when not named")
       ->option_text("KEY|nearest");
-  verb->add_option("--device", options->device, "Whose key it is")->option_text("cpu|interpreter");
+  verb->add_option("--device", options->device, "Whose key it is")
+      ->option_text("cpu|cuda:N|cuda:sm_90a|interpreter");
   verb->add_flag("--json", options->json, "Print JSON");
   verb->callback([options] {
     const Json json = explain(*options);

@@ -56,6 +56,7 @@ int run(int argc, char** argv) {
       "`lossc VERB --help` tells more. Ready specs stand in examples/specs.");
   int status = 0;
   lossc::cli::add_plan(app, status);
+  lossc::cli::add_compile(app, status);
   lossc::cli::add_run(app, status);
   lossc::cli::add_check(app, status);
   lossc::cli::add_losses(app, status);

@@ -5,9 +5,15 @@
 
 #include "compiler/layout.h"
 #include "compiler/plan_print.h"
+#ifdef LOSSC_HAS_CUDA
+#include "compiler/cuda/cuda_source.h"
+#include "runtime/cuda/cuda_images.h"
+#include "runtime/cuda/cuda_kernels.h"
+#endif
 #include "ir/build_graph.h"
 #include "ir/differentiate.h"
 #include "ir/dump.h"
+#include "lossc/error.h"
 #include "lossc/program.h"
 #include "runtime/file.h"
 #include "runtime/program_key.h"
@@ -23,7 +29,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::string spec, html, graph;
+  std::string spec, html, graph, device = "cpu";
   bool json = false, math = false, source = false;
 };
 
@@ -42,11 +48,12 @@ std::string graph_after(const std::string& pass, const Spec& spec, const Plan& p
 }
 
 // The plan with what names its kernels on this machine.
-Json plan_with_key(const Plan& plan, const Spec& spec) {
+Json plan_with_key(const Plan& plan, const Spec& spec, const std::string& device) {
   Json json = Json::parse(plan_json(plan, spec));
-  const KeyFields key = program_key(plan, make_layout(plan, spec), spec, "cpu");
+  const KeyFields key = program_key(plan, make_layout(plan, spec), spec, device);
   if (key.complete()) {
-    json["target"] = fmt::format("{} {}", key.find("compiler")->value, key.find("cpu")->value);
+    json["target"] = fmt::format("{} {}", key.find("compiler")->value,
+                                 key.find(key.find("target") != nullptr ? "target" : "cpu")->value);
     json["key"] = key.digest();
   }
   return json;
@@ -62,11 +69,42 @@ void add_formulas(Json& json) {
   }
 }
 
+// Of a GPU no kernel is compiled: its source needs neither NVRTC nor a card.
+std::string source(const Plan& plan, const Spec& spec, const std::string& device) {
+  const bool gpu = device == "cuda" || device.starts_with("cuda:");
+#ifdef LOSSC_HAS_CUDA
+  if (gpu) {
+    if (device.starts_with("cuda:sm_")) {
+      cuda::card_arch(std::string_view(device).substr(5));
+    } else if (cuda::cuda_ordinal(device) < 0) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("device \"{}\" is none; allowed are cpu, cuda:N and cuda:sm_90a", device));
+    }
+    const bool clusters =
+        !device.starts_with("cuda:sm_") || cuda::has_clusters(std::string_view(device).substr(5));
+    return cuda::cuda_source(plan, make_layout(plan, spec), spec, clusters).text;
+  }
+#else
+  if (gpu) {
+    throw Error(
+        ErrorCode::unsupported,
+        "this build has no CUDA backend (it needs cuda.h and nvrtc.h: ./dev setup); leave --device out");
+  }
+#endif
+  const std::string text = Program::compile(spec, {.device = device}).source();
+  if (text.empty()) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("device \"{}\" runs no generated code; allowed are cpu, cuda:N and cuda:sm_90a", device));
+  }
+  return text;
+}
+
 void run(const Options& options) {
   const Spec spec = load_spec(options.spec);
   const Plan plan = plan_spec(spec, LossRegistry::builtin());
   if (!options.html.empty()) {
-    Json json = plan_with_key(plan, spec);
+    Json json = plan_with_key(plan, spec, options.device);
     add_formulas(json);
     json["math"] = plan_math(plan, spec);
     json["spec_json"] = spec.to_json();
@@ -74,13 +112,13 @@ void run(const Options& options) {
     write_text(options.html, plan_page(json));
   }
   if (options.json) {
-    print_json(plan_with_key(plan, spec));
+    print_json(plan_with_key(plan, spec, options.device));
   } else if (options.math) {
     print(plan_math(plan, spec));
   } else if (!options.graph.empty()) {
     print(graph_after(options.graph, spec, plan));
   } else if (options.source) {
-    print(Program::compile(spec).source());
+    print(source(plan, spec, options.device));
   } else if (options.html.empty()) {
     print(plan_text(plan, spec));
   }
@@ -98,7 +136,11 @@ void add_plan(CLI::App& app, int&) {
   CLI::Option* graph = verb->add_option("--graph", options->graph, "Print the graph after a pass");
   graph->option_text("build|differentiate|simplify")
       ->check(CLI::IsMember({"build", "differentiate", "simplify"}));
-  CLI::Option* source = verb->add_flag("--source", options->source, "Print the generated code");
+  CLI::Option* source =
+      verb->add_flag("--source", options->source, "Print the generated code: LLVM IR or CUDA C++");
+  verb->add_option("--device", options->device, "Whose source and key; a GPU's needs no GPU")
+      ->option_text("cpu|cuda:sm_90a")
+      ->capture_default_str();
   verb->add_option("--html", options->html, "Write the plan as a page that stands alone")
       ->option_text("FILE");
   math->excludes(json);

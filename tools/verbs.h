@@ -7,6 +7,7 @@
 namespace lossc::cli {
 
 void add_plan(CLI::App& app, int& status);
+void add_compile(CLI::App& app, int& status);
 void add_run(CLI::App& app, int& status);
 void add_check(CLI::App& app, int& status);
 void add_losses(CLI::App& app, int& status);

@@ -27,17 +27,15 @@ int threads_for(std::int64_t vectors, int most) {
 // multiprocessor, a thread has 64 registers.
 constexpr std::int64_t kWords = 32;
 
-Variant registers(const RegionShape& shape, std::int64_t vectors, int index, int threads, int cluster,
-                  int relax) {
+Variant registers(std::int64_t vectors, int index, int threads, int cluster, int relax) {
   Variant v;
   const std::int64_t rounds = (vectors + threads * cluster - 1) / (threads * cluster);
   v.kernel.threads = threads;
   v.kernel.cluster = cluster;
-  v.kernel.blocks_per_sm = std::max(1, (1024 / threads) >> relax);
+  v.kernel.blocks_per_sm = std::max(1, (1024 / threads) >> (relax > 1 ? 1 : 0));
   v.source = fmt::format("Registers<Region{}, {}, {}, {}>", index, threads, rounds, cluster);
   v.kernel.description = fmt::format("registers, {} threads, {} vectors a thread, {} block{} a row", threads,
                                      rounds, cluster, cluster == 1 ? "" : "s");
-  (void)shape;
   return v;
 }
 
@@ -67,8 +65,10 @@ Variant choose(const RegionShape& shape, std::int64_t vocab, int index, bool clu
       const std::int64_t rounds = (vectors + threads * cluster - 1) / (threads * cluster);
       // Words of one round times rounds: rows do not fill the last round.
       const std::int64_t words = shape.row_register_words * shape.width / vocab * rounds;
-      if (words > kWords) continue;
-      v = registers(shape, vectors, index, threads, cluster, relax);
+      // Where registers did not suffice, first over twice as many blocks, then with one block a
+      // multiprocessor.
+      if (words > (relax == 1 ? kWords / 2 : kWords)) continue;
+      v = registers(vectors, index, threads, cluster, relax);
       break;
     }
   }

@@ -18,7 +18,7 @@ class ElementPrinter {
       : c_(context), indent_(std::move(indent)) {}
 
   std::string value(ir::NodeId id);
-  /// exp(x - anchor(x)), up to the rounding that anchor_error corrects.
+  /// exp(x - anchor(x))
   std::string exponential(ir::NodeId x);
   /// exponential(x) * a, 0 where the exponential is.
   std::string weighted(ir::NodeId x, ir::NodeId a);
@@ -26,9 +26,7 @@ class ElementPrinter {
   const std::string& statements() const { return statements_; }
   const std::vector<ir::NodeId>& rows() const { return rows_; }          ///< row operands, by name()
   const std::vector<ir::NodeId>& divisors() const { return divisors_; }  ///< row operands needed as 1 / value
-  const std::set<ir::NodeId>& anchors() const {
-    return anchors_;
-  }  ///< softmax arguments, as anchor * log2(e)
+  const std::set<ir::NodeId>& anchors() const { return anchors_; }  ///< softmax arguments
   const std::set<ir::NodeId>& inverses() const { return inverses_; }  ///< softmax arguments, as 1 / sum
   const std::set<ir::NodeId>& tensors() const { return tensors_; }    ///< element inputs
 

@@ -271,9 +271,7 @@ class RegionGenerator {
       if (owns(log_sum)) {
         rows.line(fmt::format("const float {} = 1.0f / row.{};", name, c_.name(x, "sum")));
       } else {
-        const std::string anchor = rows.value(find(Op::anchor, x));
-        rows.line(fmt::format("const float {0} = expf(anchor_error({1}, {1} * kLog2e) - {2});", name, anchor,
-                              rows.value(log_sum)));
+        rows.line(fmt::format("const float {} = expf(-{});", name, rows.value(log_sum)));
       }
       inverses_.insert(x);
     }
@@ -378,7 +376,7 @@ class RegionGenerator {
     for (NodeId id : element.divisors())
       add("float", c_.name(id, "per"), fmt::format("1.0f / row.{}", c_.name(id)));
     for (NodeId x : element.anchors()) {
-      add("float", c_.name(x, "anchor"), fmt::format("row.{} * kLog2e", c_.name(find(Op::anchor, x))));
+      add("float", c_.name(x, "anchor"), fmt::format("row.{}", c_.name(find(Op::anchor, x))));
     }
     for (NodeId x : element.inverses()) add("float", c_.name(x, "inverse"), "row." + c_.name(x, "inverse"));
   }
@@ -451,10 +449,7 @@ class RegionGenerator {
       const std::string sum = c_.name(n.in[0], "sum");
       set(rows, sum, "float", fmt::format("sums[{}]", i));
       rows.line(fmt::format("good = good && good_sum(sums[{}]);", i));
-      const NodeId anchor = find(Op::anchor, n.in[0]);
-      const std::string a = rows.value(anchor);
-      set(rows, c_.name(s.sums[i]), "float",
-          fmt::format("logf(sums[{}]) + anchor_error({}, {} * kLog2e)", i, a, a));
+      set(rows, c_.name(s.sums[i]), "float", fmt::format("logf(sums[{}])", i));
     }
     inverses_.clear();
     for (std::size_t i = 0; i < s.sums.size(); ++i) {

@@ -1,73 +1,37 @@
 #include "runtime/cuda/cuda_kernels.h"
 
-#include <fmt/format.h>
-
 #include <charconv>
+#include <functional>
 #include <future>
 #include <map>
 #include <mutex>
 
-#include "compiler/cuda/nvrtc.h"
-#include "compiler/cuda/templates.h"
-#include "generator_digest.h"
 #include "lossc/error.h"
-#include "runtime/cache/kernel_cache.h"
+#include "runtime/cuda/cuda_images.h"
 
 namespace lossc::cuda {
 
 namespace {
 
-KernelImage compile(const std::string& source, const std::string& name, const std::string& arch) {
-  NvrtcResult result = nvrtc_compile({source, name, arch, {}});
-  KernelImage image;
-  image.kind = result.cubin.empty() ? "ptx" : "cubin";
-  if (!result.cubin.empty()) image.blobs["cubin"] = std::move(result.cubin);
-  image.blobs["ptx"] = std::move(result.ptx);
-  image.source = source;
-  image.log = std::move(result.log);
-  image.info["target"] = result.target;
-  image.info["compile_ms"] = result.milliseconds;
-  nlohmann::json kernels = nlohmann::json::array();
-  for (const KernelFigures& k : result.kernels) {
-    kernels.push_back({{"name", k.name},
-                       {"registers", k.registers},
-                       {"spill_bytes", k.spill_store_bytes + k.spill_load_bytes},
-                       {"stack_bytes", k.stack_bytes},
-                       {"shared_bytes", k.static_shared_bytes}});
-  }
-  image.info["kernels"] = std::move(kernels);
-  return image;
-}
-
-bool spills(const KernelImage& image) {
-  for (const nlohmann::json& kernel : image.info["kernels"]) {
-    if (kernel["spill_bytes"] > 0 || kernel["stack_bytes"] > 0) return true;
-  }
-  return false;
-}
-
-struct LoadedImage {
+struct Loaded {
+  ImagePointer image;
   Module module;
-  nlohmann::json info;
 };
 
 // The image of a key, loaded. What the driver refuses is compiled once more.
-LoadedImage load(const KeyFields& key, const std::function<KernelImage()>& compile_image) {
+Loaded load(const KeyFields& key, const std::function<ImagePointer(KernelCache&)>& image) {
   KernelCache& cache = KernelCache::instance();
-  const auto code = [](const KernelImage& image) {
-    const auto cubin = image.blobs.find("cubin");
-    return cubin != image.blobs.end() ? cubin->second : image.blobs.at("ptx");
-  };
-  const auto loaded = [&] {
-    const std::shared_ptr<const KernelImage> image = cache.get(key, compile_image);
-    return LoadedImage{Module(code(*image)), image->info};
+  const auto once = [&] {
+    ImagePointer got = image(cache);
+    Module module(image_code(*got));
+    return Loaded{std::move(got), std::move(module)};
   };
   try {
-    return loaded();
+    return once();
   } catch (const Error& error) {
     if (error.code() == ErrorCode::compile_failed || cache.options().no_compile) throw;
     cache.discard(key);
-    return loaded();
+    return once();
   }
 }
 
@@ -78,20 +42,8 @@ std::shared_ptr<const BatchKernels> load_batch_kernels(const Device& device) {
   const std::lock_guard lock(mutex);
   auto& kernels = (*loaded)[device.ordinal()];
   if (kernels) return kernels;
-  std::string source;
-  for (const char* file : {"abi.h", "base.cuh", "batch_abi.h", "batch.cuh"}) {
-    source += std::string(template_text(file)) + "\n";
-  }
-  KeyFields key;
-  key.add("schema", "1").add("backend", "cuda");
-  add_cuda_fields(key, device.arch());
-  key.add("plan", "the kernels of batch.cuh");
-  const LoadedImage loaded_image = load(key, [&] {
-    KernelImage image = compile(source, "lossc_batch", device.arch());
-    image.info["title"] = "segments and pairs of a batch";
-    return image;
-  });
-  const Module& module = loaded_image.module;
+  const Module module =
+      load(batch_key(device.arch()), [&](KernelCache& c) { return batch_image(c, device.arch()); }).module;
   const ContextScope scope(device);
   auto made = std::make_shared<BatchKernels>();
   made->offsets_to_ids = module.prepare("batch_offsets_to_ids", device);
@@ -107,17 +59,6 @@ std::shared_ptr<const BatchKernels> load_batch_kernels(const Device& device) {
 }
 
 }  // namespace
-
-void add_cuda_fields(KeyFields& key, const std::string& arch) {
-  const NvrtcBuild& build = nvrtc_build();
-  key.add("generator", kGeneratorDigest)
-      .add("compiler", fmt::format("NVRTC {}.{} {} {}", build.major, build.minor, build.build_id,
-                                   build.builtins_build_id));
-  std::string options, environment;
-  for (const std::string& option : nvrtc_options(arch)) options += option + "\n";
-  for (const std::string& variable : nvrtc_environment()) environment += variable + "\n";
-  key.add("target", arch).add("options", options).add("environment", environment);
-}
 
 int cuda_ordinal(const std::string& device) {
   if (device == "cuda") return 0;
@@ -135,20 +76,12 @@ std::shared_ptr<const CudaKernels> load_cuda_kernels(const Plan& plan, const Lay
   std::future<CUcontext> context = std::async(std::launch::async, [&] { return device.context(); });
   auto kernels = std::make_shared<CudaKernels>();
   kernels->device = &device;
-  const bool clusters = device.major() >= 9;
-  const LoadedImage image = load(key, [&] {
-    // Kernels that spill are asked for again with fewer values in registers.
-    for (int relax = 0;; ++relax) {
-      KernelImage made =
-          compile(cuda_source(plan, layout, spec, clusters, relax).text, "lossc_kernels", device.arch());
-      if (spills(made) && relax < kMostRelaxed) continue;
-      made.info["title"] = title;
-      made.info["relax"] = relax;
-      return made;
-    }
-  });
-  CudaSource source = cuda_source(plan, layout, spec, clusters, image.info.at("relax").get<int>());
-  const Module& module = image.module;
+  const bool clusters = has_clusters(device.arch());
+  const auto text = [&](int relax) { return cuda_source(plan, layout, spec, clusters, relax).text; };
+  const Loaded loaded =
+      load(key, [&](KernelCache& cache) { return plan_image(cache, key, text, device.arch(), title); });
+  const Module& module = loaded.module;
+  CudaSource source = cuda_source(plan, layout, spec, clusters, image_relax(*loaded.image));
   context.get();
   const ContextScope scope(device);
   auto steps = [&](const std::vector<StepKernel>& list) {

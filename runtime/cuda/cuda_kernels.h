@@ -37,9 +37,6 @@ struct CudaKernels {
   std::string source;
 };
 
-/// What the kernels of a plan depend on, for an architecture ("sm_90a").
-void add_cuda_fields(KeyFields& key, const std::string& arch);
-
 /// The ordinal of "cuda" or "cuda:N"; -1 for another device's name.
 int cuda_ordinal(const std::string& device);
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lossc/error.h"
+#include "runtime/cuda/cuda_images.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/driver_state.h"
 
@@ -79,7 +80,7 @@ const Device& Device::get(int ordinal) {
 }
 
 std::string Device::arch() const {
-  return fmt::format("sm_{}{}{}", major_, minor_, major_ >= 9 ? "a" : "");
+  return card_arch(10 * major_ + minor_);
 }
 
 CUcontext Device::context() const {
