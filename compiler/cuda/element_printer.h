@@ -26,9 +26,9 @@ class ElementPrinter {
   const std::string& statements() const { return statements_; }
   const std::vector<ir::NodeId>& rows() const { return rows_; }          ///< row operands, by name()
   const std::vector<ir::NodeId>& divisors() const { return divisors_; }  ///< row operands needed as 1 / value
-  const std::set<ir::NodeId>& anchors() const { return anchors_; }  ///< softmax arguments
-  const std::set<ir::NodeId>& inverses() const { return inverses_; }  ///< softmax arguments, as 1 / sum
-  const std::set<ir::NodeId>& tensors() const { return tensors_; }    ///< element inputs
+  const std::set<ir::NodeId>& anchors() const { return anchors_; }       ///< softmax arguments
+  const std::set<ir::NodeId>& inverses() const { return inverses_; }     ///< softmax arguments, as 1 / sum
+  const std::set<ir::NodeId>& tensors() const { return tensors_; }       ///< element inputs
 
  private:
   std::string declare(const std::string& name, std::string_view type, const std::string& expression);
