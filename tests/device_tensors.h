@@ -24,6 +24,8 @@ class DeviceTensors {
     cuda::DeviceBuffer& buffer = buffers_[name];
     if (buffer.size() < bytes) buffer = cuda::DeviceBuffer(device_, bytes);
     if (bytes > 0) cuda::check(cuda::driver().cuMemcpyHtoD(buffer.address(), values.data(), bytes), "upload");
+    // The copy may still be under way, and streams of a test do not wait for the default one.
+    cuda::check(cuda::driver().cuCtxSynchronize(), "upload");
     return {buffer.data(), dtype, std::move(shape), {}};
   }
   template <class T>

@@ -87,8 +87,10 @@ class CudaExecutor final : public Executor {
     const ContextScope scope(*kernels_.device);
     Status found{};
     copy(&found, batch_.status(), sizeof found);
-    const Status none{};
-    check(driver().cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(batch_.status()), &none, sizeof none),
+    // On the same stream: a copy from host memory may end after the call that makes it, and orders nothing
+    // here.
+    check(driver().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(batch_.status()), 0, sizeof found,
+                                   batch_.stream()),
           "clearing the status");
     if (found.any_bad_offset != 0) {
       throw Error(
