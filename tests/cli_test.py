@@ -114,7 +114,7 @@ class Command(unittest.TestCase):
 
 
 class Usage(Command):
-    VERBS = ["plan", "compile", "run", "check", "losses", "schema", "cache", "doctor"]
+    VERBS = ["plan", "compile", "run", "check", "bench", "losses", "schema", "cache", "doctor"]
 
     def test_help_and_version(self):
         self.assertRegex(self.ok("--version"), r"^lossc \d+\.\d+\.\d+\n$")

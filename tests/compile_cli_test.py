@@ -125,6 +125,43 @@ class Source(cache_cli_test.CacheCommand):
         self.assertFalse(os.path.exists(self.cache))
 
 
+class Bench(cache_cli_test.CacheCommand):
+    def setUp(self):
+        super().setUp()
+        os.environ["LOSSC_NUM_THREADS"] = "1"  # threads that wait for each other are slow where others run, too
+
+    @needs_cpu
+    def test_the_cpu(self):
+        losses = {"p": {"type": "gspo", "epsilon_low": 0.2}, "z": {"type": "z_loss"}}
+        spec = self.write("spec.json", dict(cli_test.CE_Z, losses=losses, outputs=["logprobs"]))
+        found = json.loads(self.ok("bench", spec, "--rows", 300, "--repeats", 3, "--segments", 7, "--json"))
+        self.assertEqual((found["rows"], found["segments"], found["passes"]), (300, 7, 3))
+        self.assertEqual(found["bytes"], 3 * 300 * cli_test.VOCAB * 4)
+        self.assertEqual(found["compilations_while_running"], 0)
+        for name in ["milliseconds", "copy", "read", "jit"]:
+            self.assertIn(name, found)
+        self.assertGreater(found["milliseconds"]["median"], 0)
+        self.assertGreater(found["fraction_of_copy"], 0)
+        self.assertIn("passes", self.ok("bench", spec, "--rows", 20, "--repeats", 1, "--set", "p.epsilon_low=0.1"))
+
+    @needs_cpu
+    def test_every_spec(self):
+        for name in sorted(os.listdir(SPECS)):
+            with self.subTest(name), open(os.path.join(SPECS, name), encoding="utf-8") as file:
+                small = json.load(file)
+                small["logits"]["vocab"] = 100
+                found = json.loads(
+                    self.ok("bench", self.write(name, small), "--rows", 40, "--repeats", 1, "--json")
+                )
+                self.assertGreater(found["gb_per_s"], 0)
+
+    def test_wrong_usage(self):
+        self.fails(2, "bench", CE_Z, says="--rows")
+        self.fails(2, "bench", CE_Z, "--rows", 0)
+        self.fails(2, "bench", CE_Z, "--rows", 5, "--device", "interpreter", says="cuda:N")
+        self.fails(1, "bench", CE_Z, "--rows", 5, "--device", "tpu", says="tpu")
+
+
 if __name__ == "__main__":
     cli_test.LOSSC = os.path.abspath(sys.argv.pop(1))
     DOCTOR = json.loads(subprocess.run([cli_test.LOSSC, "doctor", "--json"], capture_output=True, check=True).stdout)

@@ -35,7 +35,7 @@ for name in ["examples/embed.cpp", "examples/specs/gspo_z_ce.json"]:
 plan = output("plan", str(root / "examples/specs/gspo_z_ce.json"))
 for line in ["2 regions, 1 seam, 3 passes", "passes    3 (bound 3), 0 re-reads from a row's cache"]:
     check(line in plan and line in readme, f'README.md and the plan do not agree on "{line}"')
-for verb in ["plan", "compile", "run", "check", "losses", "schema", "cache", "doctor"]:
+for verb in ["plan", "compile", "run", "check", "bench", "losses", "schema", "cache", "doctor"]:
     check(verb in output("--help"), f"lossc --help does not name {verb}")
 
 cache = (root / "docs/cache.md").read_text()

@@ -45,7 +45,13 @@ struct Job {
   std::exception_ptr failure;
 };
 
-CacheOptions cache_options(const std::string& out, std::string& trouble) {
+/// What the cache warns of, from any thread.
+struct Trouble {
+  std::mutex mutex;
+  std::string text;
+};
+
+CacheOptions cache_options(const std::string& out, Trouble& trouble) {
   CacheOptions options = CacheOptions::from_environment();
   if (!out.empty()) {
     options.folder = std::filesystem::absolute(out).lexically_normal().string();
@@ -60,7 +66,10 @@ CacheOptions cache_options(const std::string& out, std::string& trouble) {
         fmt::format("there is no cache folder: {}; name one by --out DIR or LOSSC_CACHE_DIR", options.from));
   }
   // What is a warning elsewhere is a failure here: nothing would be kept.
-  options.warn = [&trouble](const std::string& text) { trouble += (trouble.empty() ? "" : "\n") + text; };
+  options.warn = [&trouble](const std::string& text) {
+    const std::lock_guard lock(trouble.mutex);
+    trouble.text += (trouble.text.empty() ? "" : "\n") + text;
+  };
   return options;
 }
 
@@ -214,7 +223,7 @@ int run(const Options& options) {
   }
   const std::vector<Planned> specs = plan_all(options.specs);
   std::vector<Job> jobs = list_jobs(specs, targets);
-  std::string trouble;
+  Trouble trouble;
   KernelCache cache(cache_options(options.out, trouble));
   compile_all(jobs, cache);
   const std::string& folder = cache.options().folder;
@@ -234,9 +243,10 @@ int run(const Options& options) {
                  job.target, error.what());
     }
   }
-  if (cache.counters().write_errors > 0)
-    throw Error(ErrorCode::io, trouble.empty() ? "not all was written" : trouble);
-  if (!trouble.empty()) warn(trouble);
+  if (cache.counters().write_errors > 0) {
+    throw Error(ErrorCode::io, trouble.text.empty() ? "not every kernel could be written" : trouble.text);
+  }
+  if (!trouble.text.empty()) warn(trouble.text);
   return failed ? 1 : 0;
 }
 

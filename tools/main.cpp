@@ -59,6 +59,7 @@ int run(int argc, char** argv) {
   lossc::cli::add_compile(app, status);
   lossc::cli::add_run(app, status);
   lossc::cli::add_check(app, status);
+  lossc::cli::add_bench(app, status);
   lossc::cli::add_losses(app, status);
   lossc::cli::add_schema(app, status);
   lossc::cli::add_cache(app, status);

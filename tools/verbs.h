@@ -12,6 +12,7 @@ void add_run(CLI::App& app, int& status);
 void add_check(CLI::App& app, int& status);
 void add_losses(CLI::App& app, int& status);
 void add_schema(CLI::App& app, int& status);
+void add_bench(CLI::App& app, int& status);
 void add_cache(CLI::App& app, int& status);
 void add_doctor(CLI::App& app, int& status);
 
