@@ -25,7 +25,6 @@ struct fp32 {
   LOSSC_INLINE unsigned pack(const float* v) { return __float_as_uint(v[0]); }
   LOSSC_INLINE float read(const char* p) { return *reinterpret_cast<const float*>(p); }
   LOSSC_INLINE void write(char* p, float v) { *reinterpret_cast<float*>(p) = v; }
-  LOSSC_INLINE unsigned bits(const char* p) { return *reinterpret_cast<const unsigned*>(p); }
 };
 
 struct bf16 {
@@ -44,7 +43,6 @@ struct bf16 {
     const float pair[2] = {v, 0.0f};
     *reinterpret_cast<unsigned short*>(p) = static_cast<unsigned short>(pack(pair));
   }
-  LOSSC_INLINE unsigned bits(const char* p) { return *reinterpret_cast<const unsigned short*>(p); }
 };
 
 struct fp16 {
@@ -66,7 +64,6 @@ struct fp16 {
     const float pair[2] = {v, 0.0f};
     *reinterpret_cast<unsigned short*>(p) = static_cast<unsigned short>(pack(pair));
   }
-  LOSSC_INLINE unsigned bits(const char* p) { return *reinterpret_cast<const unsigned short*>(p); }
 };
 
 // ---- 16-byte accesses with a cache hint
@@ -86,13 +83,11 @@ LOSSC_INLINE void load16(unsigned* w, const char* p, u64 policy) {
   if constexpr (kKeep == Keep::normal) {
     asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "l"(p)
-                 : "memory");
+                 : "l"(p));
   } else {
     asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "l"(p), "l"(policy)
-                 : "memory");
+                 : "l"(p), "l"(policy));
   }
 }
 
@@ -112,7 +107,6 @@ LOSSC_INLINE void store16(char* p, const unsigned* w, u64 policy) {
 /// kWidth elements of type T in registers, as they lie in memory.
 template <class T, int kWidth>
 struct Vector {
-  static constexpr int kSize = sizeof(typename T::Bits);
   static constexpr int kWords = kWidth / T::kPerWord;
   unsigned words[kWords];
 
@@ -123,47 +117,27 @@ struct Vector {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) words[i] = T::pack(v + i * T::kPerWord);
   }
-  __device__ __forceinline__ void clear() {
+  /// At multiples of 16 bytes.
+  template <Keep kKeep>
+  __device__ __forceinline__ void load(const char* p, u64 policy) {
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) words[i] = 0;
-  }
-  /// Forgets what the compiler knows of the words, so that it unpacks them again instead of keeping fp32
-  /// copies.
-  __device__ __forceinline__ void forget() {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) asm volatile("" : "+r"(words[i]));
+    for (int i = 0; i < kWords; i += 4) load16<kKeep>(words + i, p + 4 * i, policy);
   }
   template <Keep kKeep>
-  __device__ __forceinline__ void load(const char* p, bool aligned, u64 policy) {
-    if (aligned) {
+  __device__ __forceinline__ void store(char* p, u64 policy) const {
 #pragma unroll
-      for (int i = 0; i < kWords; i += 4) load16<kKeep>(words + i, p + 4 * i, policy);
-    } else {
-      clear();
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        words[i / T::kPerWord] |= T::bits(p + i * kSize) << (16 * (i % T::kPerWord));
-      }
-    }
-  }
-  template <Keep kKeep>
-  __device__ __forceinline__ void store(char* p, bool aligned, u64 policy) const {
-    if (aligned) {
-#pragma unroll
-      for (int i = 0; i < kWords; i += 4) store16<kKeep>(p + 4 * i, words + i, policy);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) *reinterpret_cast<typename T::Bits*>(p + i * kSize) = element(i);
-    }
-  }
-  __device__ __forceinline__ typename T::Bits element(int i) const {
-    if constexpr (T::kPerWord == 1) {
-      return __uint_as_float(words[i]);
-    } else {
-      return static_cast<unsigned short>(words[i / 2] >> (16 * (i % 2)));
-    }
+    for (int i = 0; i < kWords; i += 4) store16<kKeep>(p + 4 * i, words + i, policy);
   }
 };
+
+/// Hides from the compiler what it knows of vectors, so that it unpacks them again instead of keeping fp32
+/// copies.
+template <class Raw>
+LOSSC_INLINE void forget(Raw& raw) {
+  unsigned* words = reinterpret_cast<unsigned*>(&raw);
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Raw) / 4); ++i) asm volatile("" : "+r"(words[i]));
+}
 
 // ---- the argument block
 

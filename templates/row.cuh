@@ -2,80 +2,70 @@
 // order of sweeps, the reductions between them, and the gradient. What is computed stands in the generated
 // region R:
 //
-//   R::kWidth                    elements that a thread handles at once
+//   R::kWidth                    elements that fill 16 bytes of the row's narrowest tensor
 //   R::Row                       values of the row, in shared memory
-//   R::Raw, R::Input             kWidth elements of every tensor that is swept, as loaded; one element, as
-//   fp32 R::Streams                   where the row's tensors lie; open, advance R::active, R::skip, R::begin
-//   what is computed before the sweeps R::Phase0, ...               one sweep: anchors, terms, finish R::Emit
-//   the gradient of an element
+//   R::Raw, R::Input             kWidth elements of every tensor that is swept, as loaded; one, as fp32
+//   R::Streams                   where the row begins in every tensor: open, first (the narrowest), aligned
+//   R::active, R::skip, R::begin what is computed before the sweeps
+//   R::Phase0, ...               one sweep: anchors, terms, finish
+//   R::Emit                      the gradient of an element
 //
-// A row is cut at multiples of 16 bytes of its first tensor: `head` elements before the first vector, whole
-// vectors, `tail` elements behind. Vectors are dealt to threads so that a warp begins at a line of 128 bytes.
+// A row is cut at multiples of 16 bytes of its narrowest tensor: whole vectors, and loose elements before the
+// first and behind the last of them. A row whose tensors do not all have their vectors at multiples of 16
+// bytes is loose as a whole. Vectors are dealt to threads so that a warp begins at a line of 128 bytes, loose
+// elements one by one.
 
 namespace lossc::cuda {
 
-template <class R, int kThreads, int kCluster>
+template <class R, int kBlock, int kBlocks>
 struct Span {
-  static constexpr int kWidth = R::kWidth;
-  int head, vectors, tail;
-  int lead;  ///< vectors between the line's beginning and the first vector
-  int rank;  ///< of this block in its cluster
+  static constexpr int kWidth = R::kWidth, kThreads = kBlock * kBlocks;
+  int head;  ///< loose elements before the first vector
+  int vectors;
+  int loose;   ///< all loose elements
+  int lead;    ///< vectors between the line's beginning and the first vector
+  int thread;  ///< this one, of all that work on the row
 
-  __device__ __forceinline__ Span(const char* row, int element_bytes, int slots) {
-    const int phase = static_cast<int>(reinterpret_cast<u64>(row) & 15);
-    head = ((16 - phase) & 15) / element_bytes;
+  __device__ __forceinline__ Span(const typename R::Streams& streams, int slots) {
+    constexpr int kBytes = 16 / kWidth;
+    const u64 place = reinterpret_cast<u64>(R::first(streams));
+    head = static_cast<int>((0 - place) & 15) / kBytes;
     if (head > R::kVocab) head = R::kVocab;
     vectors = (R::kVocab - head) / kWidth;
-    tail = R::kVocab - head - vectors * kWidth;
-    const int bytes = kWidth * element_bytes;
-    lead = static_cast<int>(reinterpret_cast<u64>(row + head * element_bytes) % 128) / bytes;
+    if (!R::aligned(streams, head)) head = vectors = 0;
+    loose = R::kVocab - vectors * kWidth;
+    lead = static_cast<int>((place + head * kBytes) & 127) / 16;
     if (vectors + lead > slots) lead = 0;
-    rank = kCluster > 1 ? static_cast<int>(blockIdx.x % kCluster) : 0;
+    thread = threadIdx.x;
+    if constexpr (kBlocks > 1) thread += blockIdx.x % kBlocks * kBlock;
   }
   /// The vector of this thread in round k; outside of [0, vectors) there is none.
-  __device__ __forceinline__ int vector(int k) const {
-    return (k * kCluster + rank) * kThreads + static_cast<int>(threadIdx.x) - lead;
-  }
+  __device__ __forceinline__ int vector(int k) const { return k * kThreads + thread - lead; }
   __device__ __forceinline__ bool has(int v) const {
     return static_cast<unsigned>(v) < static_cast<unsigned>(vectors);
   }
+  __device__ __forceinline__ int first_element(int v) const { return head + v * kWidth; }
+  __device__ __forceinline__ int loose_element(int i) const { return i < head ? i : i + vectors * kWidth; }
   /// Whether this thread handles the element.
   __device__ __forceinline__ bool owns(int element) const {
-    const int inner = element - head;
-    int owner = (inner / kWidth + lead) % (kThreads * kCluster);
+    const int inner = element - head, behind = inner - vectors * kWidth;
+    int owner = inner / kWidth + lead;
     if (inner < 0) owner = element;
-    if (inner >= vectors * kWidth) owner = inner - vectors * kWidth + head;
-    return owner == rank * kThreads + static_cast<int>(threadIdx.x);
+    if (behind >= 0) owner = head + behind;
+    return owner % kThreads == thread;
   }
 };
 
-/// The elements before the first and behind the last vector, one a thread: f(element relative to the first
-/// vector).
-template <class R, class S, class F>
-LOSSC_INLINE void edges(const S& span, F f) {
-  const int t = threadIdx.x;
-  if (t < span.head + span.tail) f(t < span.head ? t - span.head : span.vectors * R::kWidth + t - span.head);
-}
-
 // ---- where the elements of a row come from
 //
-// A body has two members: vector(raw, first) for whole vectors and element(input, place) for single ones.
+// What is done with them has two members: vector(raw, first element) and element(input, element).
 
-/// The vectors of a sweep in which one block reads all of the row from memory.
-template <class R, class P, int kThreads, int kUnroll, class S, class F>
-LOSSC_INLINE void sweep_memory(const typename R::Streams& streams, const S& span, F vector) {
-  const u64 policy = cache_policy(P::kKeep);
+template <class P, class Streams, class S, class F>
+LOSSC_INLINE void sweep_loose(const Streams& streams, const S& span, F& f) {
 #pragma unroll 1
-  for (int v = static_cast<int>(threadIdx.x) - span.lead; v < span.vectors; v += kThreads * kUnroll) {
-    typename R::Raw raw[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (span.has(v + u * kThreads)) P::template load<P::kKeep>(raw[u], streams, v + u * kThreads, policy);
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (span.has(v + u * kThreads)) vector(raw[u], (v + u * kThreads) * R::kWidth);
-    }
+  for (int i = span.thread; i < span.loose; i += S::kThreads) {
+    const int element = span.loose_element(i);
+    f.element(P::read(streams, element), element);
   }
 }
 
@@ -91,17 +81,17 @@ struct Registers {
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
       const int v = span.vector(k);
-      if (span.has(v)) R::template load<Keep::normal>(raw[k], streams, v, 0);
+      if (span.has(v)) R::template load<Keep::normal>(raw[k], streams, span.first_element(v), 0);
     }
   }
-  /// All vectors.
   template <class P, class S, class F>
-  __device__ __forceinline__ void sweep(const typename R::Streams&, const S& span, F vector) {
+  __device__ __forceinline__ void sweep(const typename R::Streams& streams, const S& span, F& f) {
+    sweep_loose<P>(streams, span, f);
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
       const int v = span.vector(k);
-      R::forget(raw[k]);
-      if (span.has(v)) vector(raw[k], v * R::kWidth);
+      forget(raw[k]);
+      if (span.has(v)) f.vector(raw[k], span.first_element(v));
     }
   }
 };
@@ -114,16 +104,32 @@ struct Streaming {
 
   template <class S>
   __device__ __forceinline__ void fetch(const typename R::Streams&, const S&) {}
+
   template <class P, class S, class F>
-  __device__ __forceinline__ void sweep(const typename R::Streams& streams, const S& span, F vector) {
-    sweep_memory<R, P, kThreads, kUnroll>(streams, span, vector);
+  __device__ __forceinline__ void sweep(const typename R::Streams& streams, const S& span, F& f) {
+    const u64 policy = cache_policy(P::kKeep);
+    sweep_loose<P>(streams, span, f);
+#pragma unroll 1
+    for (int v = span.vector(0); v < span.vectors; v += kThreads * kUnroll) {
+      typename R::Raw raw[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int w = v + u * kThreads;
+        if (span.has(w)) P::template load<P::kKeep>(raw[u], streams, span.first_element(w), policy);
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int w = v + u * kThreads;
+        if (span.has(w)) f.vector(raw[u], span.first_element(w));
+      }
+    }
   }
 };
 
-// ---- the row's program
+// ---- what sweeps gather
 
 /// Sums are added; of equal tops the one at the smallest place stays.
-template <int kSums, int kTops>
+template <int kSums, int kTops, bool kPlaced = true>
 struct Record {
   float sums[kSums > 0 ? kSums : 1];
   float tops[kTops > 0 ? kTops : 1];
@@ -138,40 +144,42 @@ struct Record {
       places[i] = 0x7fffffff;
     }
   }
-  __device__ __forceinline__ void merge(const Record& o) {
+  /// Over the lanes of a warp, in every lane.
+  __device__ __forceinline__ void merge_warp() {
+#pragma unroll 1
+    for (int mask = 16; mask > 0; mask /= 2) {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) sums[i] += o.sums[i];
-    merge_tops(o);
-  }
-  template <class Other>
-  __device__ __forceinline__ void merge_tops(const Other& o) {
+      for (int i = 0; i < kSums; ++i) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], mask);
 #pragma unroll
-    for (int i = 0; i < kTops; ++i) {
-      if (o.tops[i] > tops[i] || (o.tops[i] == tops[i] && o.places[i] < places[i])) {
-        tops[i] = o.tops[i];
-        places[i] = o.places[i];
+      for (int i = 0; i < kTops; ++i) {
+        const int place = kPlaced ? __shfl_xor_sync(0xffffffffu, places[i], mask) : 0;
+        raise(i, __shfl_xor_sync(0xffffffffu, tops[i], mask), place);
       }
     }
   }
-  __device__ __forceinline__ Record from_lane(int mask) const {
-    Record o;
+  __device__ __forceinline__ void merge(const Record& o) {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) o.sums[i] = __shfl_xor_sync(0xffffffffu, sums[i], mask);
+    for (int i = 0; i < kSums; ++i) sums[i] += o.sums[i];
 #pragma unroll
-    for (int i = 0; i < kTops; ++i) {
-      o.tops[i] = __shfl_xor_sync(0xffffffffu, tops[i], mask);
-      o.places[i] = __shfl_xor_sync(0xffffffffu, places[i], mask);
+    for (int i = 0; i < kTops; ++i) raise(i, o.tops[i], o.places[i]);
+  }
+  __device__ __forceinline__ void raise(int i, float top, int place) {
+    if constexpr (kPlaced) {
+      if (top > tops[i] || (top == tops[i] && place < places[i])) {
+        tops[i] = top;
+        places[i] = place;
+      }
+    } else {
+      tops[i] = fmaxf(tops[i], top);
     }
-    return o;
   }
 };
 
-/// All threads' records merged, in thread 0. Ends before other threads may write `warps` again only after a
-/// barrier of the caller's.
+/// All threads' records merged, in thread 0. `warps` may be written again only after a barrier of the
+/// caller's.
 template <int kThreads, class Rec>
 LOSSC_INLINE void merge_block(Rec& record, Rec* warps) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) record.merge(record.from_lane(mask));
+  record.merge_warp();
   constexpr int kWarps = kThreads / 32;
   if constexpr (kWarps > 1) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -180,10 +188,91 @@ LOSSC_INLINE void merge_block(Rec& record, Rec* warps) {
     if (warp == 0) {
       record.clear();
       if (lane < kWarps) record = warps[lane];
-#pragma unroll
-      for (int mask = kWarps / 2; mask > 0; mask /= 2) record.merge(record.from_lane(mask));
+      record.merge_warp();
     }
   }
+}
+
+/// The sums and tops of one thread in a phase P.
+template <class R, class P>
+struct Accumulation {
+  const typename P::Operands o;
+  Record<P::kSums, P::kTops> record;
+
+  __device__ __forceinline__ explicit Accumulation(const typename R::Row& row) : o(row) { record.clear(); }
+
+  // The sums of a vector are formed before they join the others: fewer roundings at the size of the total.
+  __device__ __forceinline__ void vector(const typename R::Raw& raw, int first) {
+    float vector_sums[P::kSums > 0 ? P::kSums : 1] = {};
+#pragma unroll
+    for (int i = 0; i < R::kWidth; ++i) add(R::input(raw, i), first + i, vector_sums);
+#pragma unroll
+    for (int k = 0; k < P::kSums; ++k) record.sums[k] += vector_sums[k];
+  }
+  __device__ __forceinline__ void element(const typename R::Input& x, int place) {
+    add(x, place, record.sums);
+  }
+
+  __device__ __forceinline__ void add(const typename R::Input& x, int place, float* total) {
+    float sums[P::kSums > 0 ? P::kSums : 1], tops[P::kTops > 0 ? P::kTops : 1];
+    o.terms(x, sums, tops);
+#pragma unroll
+    for (int k = 0; k < P::kSums; ++k) total[k] += sums[k];
+#pragma unroll
+    for (int k = 0; k < P::kTops; ++k) {
+      if (tops[k] > record.tops[k]) {
+        record.tops[k] = tops[k];
+        record.places[k] = place;
+      }
+    }
+  }
+};
+
+/// The gradient of one thread's elements. Elements are read before they are written: the gradient may stand
+/// where the logits do.
+template <class R>
+struct GradientStores {
+  typedef typename R::Gradient G;
+  const typename R::Emit o;
+  char* const row;
+  const u64 policy;
+
+  __device__ __forceinline__ GradientStores(const typename R::Row& r, char* gradient)
+      : o(r), row(gradient), policy(cache_policy(R::Emit::kStore)) {}
+  __device__ __forceinline__ char* place(int element) const {
+    return row + i64(element) * int(sizeof(typename G::Bits));
+  }
+
+  __device__ __forceinline__ void vector(const typename R::Raw& raw, int first) {
+    Vector<G, R::kWidth> out;
+    float g[R::kWidth];
+#pragma unroll
+    for (int i = 0; i < R::kWidth; ++i) g[i] = o.gradient(R::input(raw, i));
+    if constexpr (R::kAccumulates) {
+      out.template load<Keep::normal>(place(first), 0);
+#pragma unroll
+      for (int i = 0; i < R::kWidth; ++i) g[i] += out.get(i);
+    }
+    out.set(g);
+    out.template store<R::Emit::kStore>(place(first), policy);
+  }
+  __device__ __forceinline__ void element(const typename R::Input& x, int element) {
+    float g = o.gradient(x);
+    if constexpr (R::kAccumulates) g += G::read(place(element));
+    G::write(place(element), g);
+  }
+};
+
+/// Zeros, 16 bytes a store where they fit.
+LOSSC_INLINE void clear_bytes(char* p, i64 count, int thread, int threads) {
+  i64 head = -reinterpret_cast<i64>(p) & 15;
+  if (head > count) head = count;
+  const i64 inner = (count - head) / 16 * 16;
+  const unsigned zeros[4] = {0, 0, 0, 0};
+#pragma unroll 1
+  for (i64 i = 16 * thread; i < inner; i += 16 * threads) store16<Keep::normal>(p + head + i, zeros, 0);
+#pragma unroll 1
+  for (i64 i = thread; i < count - inner; i += threads) p[i < head ? i : i + inner] = 0;
 }
 
 LOSSC_INLINE void cluster_arrive() {
@@ -211,26 +300,26 @@ struct NoPhase {
   static constexpr int kAnchors = 0;
 };
 
+// ---- the row's program: begin, the phases, emit
+
 template <class R, class Source, class Args>
 struct RowProgram {
   static constexpr int kThreads = Source::kThreads, kCluster = Source::kCluster;
-  static constexpr int kWidth = R::kWidth;
   static constexpr int kWarps = kThreads / 32;
-  typedef Span<R, kThreads, kCluster> S;
 
   struct Shared {
     typename R::Row row;
     int good;
     Record<R::kMaxSums, R::kMaxTops> warps[kWarps];
-    Record<R::kMaxSums, R::kMaxTops> ranks[2]
-                                          [kCluster];  ///< in turn, so that none is written while it is read
+    /// In turn, so that none is written while it is read.
+    Record<R::kMaxSums, R::kMaxTops> ranks[2][kCluster];
   };
 
   const Args& a;
   i64 row;
   Shared& shared;
   typename R::Streams streams;
-  S span;
+  Span<R, kThreads, kCluster> span;
   Source source;
   int exchanges = 0;
 
@@ -239,17 +328,14 @@ struct RowProgram {
         row(args.head.row_begin + blockIdx.x / kCluster),
         shared(s),
         streams(R::open(args, row)),
-        span(R::first(streams), R::kFirstBytes, Source::kSlots) {
-    R::advance(streams, span.head);
-  }
+        span(streams, Source::kSlots) {}
 
-  /// Starts to read the row. False: the row is not read, and is done.
+  /// Starts to read the row. False: the row is not read.
   template <class First>
   __device__ __forceinline__ bool begin() {
-    if (threadIdx.x == 0 && span.rank == 0) R::mark(a, row);
+    if (span.thread == 0) R::mark(a, row);
     if (!R::active(a, row)) {
-      if (threadIdx.x == 0 && span.rank == 0) R::skip(a, row);
-      if constexpr (R::kEmits) clear_gradient();
+      if (span.thread == 0) R::skip(a, row);
       return false;
     }
     if constexpr (kCluster > 1) cluster_arrive();  // others may write here from now on
@@ -265,60 +351,26 @@ struct RowProgram {
 
   template <class P, class Next>
   __device__ __forceinline__ void phase() {
-#pragma unroll 1
-    for (int attempt = 0; attempt < 2; ++attempt) {
-      if constexpr (P::kAnchors > 0) {
-        if (attempt == 1) exact_anchors<P>();
-      }
-      const typename P::Operands o(shared.row);
-      typedef Record<P::kSums, P::kTops> Rec;
-      Rec record;
-      record.clear();
-      Record<0, P::kTops> edge;
-      edge.clear();
-      auto raise = [&](const float* tops, int place) {
-#pragma unroll
-        for (int k = 0; k < P::kTops; ++k) {
-          const bool larger = tops[k] > record.tops[k];
-          record.tops[k] = larger ? tops[k] : record.tops[k];
-          record.places[k] = larger ? place : record.places[k];
-        }
-      };
-      first_edges([&](int place) {
-        float sums[P::kSums > 0 ? P::kSums : 1], tops[P::kTops > 0 ? P::kTops : 1];
-        o.terms(P::element(streams, place), sums, tops);
-#pragma unroll
-        for (int k = 0; k < P::kSums; ++k) record.sums[k] = sums[k];
-#pragma unroll
-        for (int k = 0; k < P::kTops; ++k) edge.tops[k] = tops[k], edge.places[k] = span.head + place;
-      });
-      source.template sweep<P>(streams, span, [&](const typename R::Raw& raw, int first) {
-        float vector_sums[P::kSums > 0 ? P::kSums : 1] = {};
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) {
-          float sums[P::kSums > 0 ? P::kSums : 1], tops[P::kTops > 0 ? P::kTops : 1];
-          o.terms(R::input(raw, i), sums, tops);
-#pragma unroll
-          for (int k = 0; k < P::kSums; ++k) vector_sums[k] += sums[k];
-          raise(tops, span.head + first + i);
-        }
-#pragma unroll
-        for (int k = 0; k < P::kSums; ++k) record.sums[k] += vector_sums[k];
-      });
-      record.merge_tops(edge);
-      merge_block<kThreads>(record, reinterpret_cast<Rec*>(shared.warps));
-      exchange(record);
-      if (threadIdx.x < 32) {
-        if (threadIdx.x == 0)
-          shared.good = P::finish(a, row, shared.row, record.sums, record.tops, record.places);
-        __syncwarp();
-        if constexpr (Next::kAnchors > 0) {
-          if (P::kAnchors == 0 || shared.good || attempt == 1) sample_anchors<Next>();
-        }
-      }
+    Accumulation<R, P> f(shared.row);
+    source.template sweep<P>(streams, span, f);
+    merge_block<kThreads>(f.record, reinterpret_cast<decltype(f.record)*>(shared.warps));
+    exchange(f.record);
+    if constexpr (P::kAnchors > 0) {
+      if (threadIdx.x == 0) shared.good = P::good(shared.row, f.record.sums);
       __syncthreads();
-      if (P::kAnchors == 0 || shared.good) return;
+      if (!shared.good) sum_again<P>(f.record);
     }
+    if (threadIdx.x < 32) {
+      if (threadIdx.x == 0) P::finish(a, row, shared.row, f.record.sums, f.record.tops, f.record.places);
+      __syncwarp();
+      if constexpr (Next::kAnchors > 0) sample_anchors<Next>();
+    }
+    // An element that was picked may be overwritten when all blocks have it.
+    if constexpr (kCluster > 1 && P::kPicks) {
+      cluster_arrive();
+      cluster_wait();
+    }
+    __syncthreads();
   }
 
   /// The records of all blocks of the cluster merged, in thread 0 of each, in the order of their ranks.
@@ -327,155 +379,100 @@ struct RowProgram {
     if constexpr (kCluster > 1) {
       Rec* ranks = reinterpret_cast<Rec*>(shared.ranks[exchanges % 2]);
       if (exchanges++ == 0) cluster_wait();  // all blocks have begun
-      if (threadIdx.x < kCluster) store_remote(record, ranks + span.rank, threadIdx.x);
+      if (threadIdx.x < kCluster) store_remote(record, ranks + blockIdx.x % kCluster, threadIdx.x);
       cluster_arrive();
       cluster_wait();
       if (threadIdx.x == 0) {
         record = ranks[0];
-#pragma unroll
+#pragma unroll 1
         for (int i = 1; i < kCluster; ++i) record.merge(ranks[i]);
       }
     }
   }
 
-  template <class F>
-  __device__ __forceinline__ void first_edges(F f) const {
-    if (span.rank == 0) edges<R>(span, f);
-  }
-
-  /// Anchors are the largest of the row's first elements: found by one warp of every block, which reads the
-  /// same in all blocks of a cluster.
+  /// Anchors are the largest of a sample, taken by one warp at four places of the row, the same in all blocks
+  /// of a cluster.
   template <class P>
   __device__ __forceinline__ void sample_anchors() {
-    const typename P::Arguments o(shared.row);
-    Record<0, P::kAnchors> record;
+    Record<0, P::kAnchors, false> record;
     record.clear();
-    edges<R>(span, [&](int place) { raise<P>(record, o, P::element(streams, place)); });
-    const int v = threadIdx.x;
-    if (v < span.vectors) {
-      typename R::Raw raw;
-      P::template load<P::kKeep>(raw, streams, v, cache_policy(P::kKeep));
+    const typename P::Arguments o(shared.row);
+    constexpr int kStep = R::kVocab > 128 ? R::kVocab / 4 : 32;
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) raise<P>(record, o, R::input(raw, i));
+    for (int i = 0; i < 4; ++i) {
+      const int element = threadIdx.x + i * kStep;
+      if (element < R::kVocab) raise<P>(record, o, element);
     }
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) record.merge(record.from_lane(mask));
+    record.merge_warp();
     if (threadIdx.x == 0) P::set_anchors(shared.row, record.tops, false);
   }
-
   template <class P, class Rec>
-  __device__ __forceinline__ static void raise(Rec& record, const typename P::Arguments& o,
-                                               const typename R::Input& input) {
+  __device__ __forceinline__ void raise(Rec& record, const typename P::Arguments& o, int element) const {
     float x[P::kAnchors];
-    o.arguments(input, x);
+    o.arguments(P::read(streams, element), x);
 #pragma unroll
     for (int k = 0; k < P::kAnchors; ++k) record.tops[k] = fmaxf(record.tops[k], x[k]);
   }
 
-  /// ... or of all, in the rare row whose sample was far too low: small code counts.
-  template <class P>
-  __device__ __forceinline__ void exact_anchors() {
+  /// For the rare row whose sample was far too low: anchors of all of the row, and the phase's record with
+  /// them. Small code counts; every block of a cluster does it all.
+  template <class P, class Rec>
+  __device__ __forceinline__ void sum_again(Rec& merged) {
+    Record<0, P::kAnchors, false> anchors;
+    anchors.clear();
     const typename P::Arguments o(shared.row);
-    typedef Record<0, P::kAnchors> Rec;
-    Rec record;
-    record.clear();
-    edges<R>(span, [&](int place) { raise<P>(record, o, P::element(streams, place)); });
-    sweep_memory<R, P, kThreads, 1>(streams, span, [&](const typename R::Raw& raw, int) {
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) raise<P>(record, o, R::input(raw, i));
-    });
-    merge_block<kThreads>(record, reinterpret_cast<Rec*>(shared.warps));
-    if (threadIdx.x == 0) P::set_anchors(shared.row, record.tops, true);
+#pragma unroll 2
+    for (int element = threadIdx.x; element < R::kVocab; element += kThreads) raise<P>(anchors, o, element);
+    merge_block<kThreads>(anchors, reinterpret_cast<decltype(anchors)*>(shared.warps));
+    if (threadIdx.x == 0) P::set_anchors(shared.row, anchors.tops, true);
     __syncthreads();
-  }
-
-  // ---- the gradient
-
-  typedef typename R::Gradient G;
-  static constexpr int kGradientBytes = sizeof(typename G::Bits);
-
-  __device__ __forceinline__ void emit() {
-    if (!shared.row.live) {
-      clear_gradient();
-      return;
-    }
-    char* gradient = address(a.tensors[R::kGradientTensor], row);
-    char* vectors = gradient + span.head * kGradientBytes;
-    const bool aligned = (reinterpret_cast<u64>(vectors) & 15) == 0;
-    const u64 policy = cache_policy(R::Emit::kStore);
-    const typename R::Emit o(shared.row);
-    float old[R::kSparse > 0 ? R::kSparse : 1];
-    if constexpr (R::kSparse > 0 && R::kAccumulates) {
-#pragma unroll
-      for (int k = 0; k < R::kSparse; ++k) {
-        const int element = R::sparse_index(shared.row, k);
-        if (inside(element) && span.owns(element)) old[k] = G::read(gradient + i64(element) * kGradientBytes);
-      }
-    }
-    first_edges([&](int place) {
-      char* p = vectors + i64(place) * kGradientBytes;
-      float g = o.gradient(R::Emit::element(streams, place));
-      if constexpr (R::kAccumulates) g += G::read(p);
-      G::write(p, g);
-    });
-    source.template sweep<typename R::Emit>(streams, span, [&](const typename R::Raw& raw, int first) {
-      char* place = vectors + i64(first) * kGradientBytes;
-      float g[kWidth];
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) g[i] = o.gradient(R::input(raw, i));
-      Vector<G, kWidth> out;
-      if constexpr (R::kAccumulates) {
-        out.template load<Keep::normal>(place, aligned, 0);
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) g[i] += out.get(i);
-      }
-      out.set(g);
-      out.template store<R::Emit::kStore>(place, aligned, policy);
-    });
-    if constexpr (R::kSparse > 0) {
-#pragma unroll
-      for (int k = 0; k < R::kSparse; ++k) {
-        const int element = R::sparse_index(shared.row, k);
-        if (!inside(element) || !span.owns(element)) continue;
-        float v = R::sparse_value(shared.row, k);
-        if constexpr (R::kAccumulates) v += old[k];
-        G::write(gradient + i64(element) * kGradientBytes, v);
-      }
-    }
-    clear_padding(gradient);
-  }
-
-  __device__ __forceinline__ static bool inside(int element) {
-    return static_cast<unsigned>(element) < static_cast<unsigned>(R::kVocab);
-  }
-
-  __device__ __forceinline__ void clear_gradient() {
-    if constexpr (!R::kAccumulates) {
-      char* gradient = address(a.tensors[R::kGradientTensor], row);
-      const i64 bytes = i64(R::kVocab) * kGradientBytes;
-      const i64 head = (16 - (reinterpret_cast<u64>(gradient) & 15)) & 15;
-      if (head >= bytes) {
-        clear_bytes(gradient, bytes);
-      } else {
-        const i64 vectors = (bytes - head) / 16;
-        clear_bytes(gradient, head);
-        const unsigned zeros[4] = {0, 0, 0, 0};
+    Accumulation<R, P> f(shared.row);
 #pragma unroll 1
-        for (i64 v = span.rank * kThreads + threadIdx.x; v < vectors; v += kCluster * kThreads) {
-          store16<Keep::normal>(gradient + head + 16 * v, zeros, 0);
+    for (int element = threadIdx.x; element < R::kVocab; element += kThreads) {
+      f.element(P::read(streams, element), element);
+    }
+    merge_block<kThreads>(f.record, reinterpret_cast<Rec*>(shared.warps));
+    if (threadIdx.x == 0) P::good(shared.row, f.record.sums);
+    merged = f.record;
+  }
+
+  /// Writes the gradient, zeros for a row that has none and behind the vocabulary.
+  __device__ __forceinline__ void emit(bool active) {
+    typedef typename R::Gradient G;
+    char* gradient = streams.gradient;
+    const bool live = active && shared.row.live;
+    if (live) {
+      GradientStores<R> stores(shared.row, gradient);
+      float old[R::kSparse > 0 ? R::kSparse : 1];
+      if constexpr (R::kSparse > 0 && R::kAccumulates) {
+#pragma unroll
+        for (int k = 0; k < R::kSparse; ++k) {
+          const int element = R::sparse_index(shared.row, k);
+          if (mine(element)) old[k] = G::read(stores.place(element));
         }
-        clear_bytes(gradient + head + 16 * vectors, bytes - head - 16 * vectors);
       }
-      clear_padding(gradient);
+      source.template sweep<typename R::Emit>(streams, span, stores);
+      if constexpr (R::kSparse > 0) {
+#pragma unroll
+        for (int k = 0; k < R::kSparse; ++k) {
+          const int element = R::sparse_index(shared.row, k);
+          if (!mine(element)) continue;
+          float v = R::sparse_value(shared.row, k);
+          if constexpr (R::kAccumulates) v += old[k];
+          G::write(stores.place(element), v);
+        }
+      }
+    }
+    if constexpr (!R::kAccumulates) {
+      constexpr i64 kBytes = i64(R::kVocab) * int(sizeof(typename G::Bits));
+      const i64 written = live ? kBytes : 0;
+      clear_bytes(gradient + written, kBytes + a.head.gradient_padding - written, span.thread,
+                  kThreads * kCluster);
     }
   }
-  __device__ __forceinline__ void clear_padding(char* gradient) {
-    if constexpr (!R::kAccumulates)
-      clear_bytes(gradient + i64(R::kVocab) * kGradientBytes, a.head.gradient_padding);
-  }
-  __device__ __forceinline__ static void clear_bytes(char* p, i64 count) {
-#pragma unroll 1
-    for (i64 i = threadIdx.x; i < count; i += kThreads) p[i] = 0;
+  /// Whether this thread writes the element; it did so in the sweep.
+  __device__ __forceinline__ bool mine(int element) const {
+    return static_cast<unsigned>(element) < static_cast<unsigned>(R::kVocab) && span.owns(element);
   }
 };
 

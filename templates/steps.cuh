@@ -25,17 +25,30 @@ LOSSC_INLINE double fold(Fold f, double total, double v) {
 constexpr int kStepThreads = 256;
 constexpr int kReductionBlock = 4096;  ///< positions that one block reduces; part of the result's bits
 
-/// All threads' values, in every thread. One function for all steps: code that is compiled once.
-static __device__ __noinline__ double fold_block(Fold f, double v, double* warps) {
+constexpr int kStepWarps = kStepThreads / 32;
+
+/// The values of all threads of a block: value k is returned in thread k.
+template <class T>
+LOSSC_INLINE double fold_block(double* totals, double (*warps)[kStepWarps]) {
 #pragma unroll 1
-  for (int mask = 16; mask > 0; mask /= 2) v = fold(f, v, __shfl_xor_sync(0xffffffffu, v, mask));
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int mask = 16; mask > 0; mask /= 2) {
+#pragma unroll
+    for (int k = 0; k < T::kValues; ++k) {
+      totals[k] = fold(T::fold_of(k), totals[k], __shfl_xor_sync(0xffffffffu, totals[k], mask));
+    }
+  }
+  const int thread = threadIdx.x;
   __syncthreads();
-  if (lane == 0) warps[warp] = v;
+  if (thread % 32 == 0) {
+#pragma unroll
+    for (int k = 0; k < T::kValues; ++k) warps[k][thread / 32] = totals[k];
+  }
   __syncthreads();
-  v = warps[0];
+  if (thread >= T::kValues) return 0.0;
+  const Fold f = T::fold_of(thread);
+  double v = warps[thread][0];
 #pragma unroll 1
-  for (int w = 1; w < kStepThreads / 32; ++w) v = fold(f, v, warps[w]);
+  for (int w = 1; w < kStepWarps; ++w) v = fold(f, v, warps[thread][w]);
   return v;
 }
 
@@ -62,63 +75,60 @@ LOSSC_INLINE void map_step(const Args& a) {
   }
 }
 
+/// The totals of this thread's positions: every kStepThreads-th m of a range, or order[m].
 template <class T, class Args>
-LOSSC_INLINE void reduce_step(const Args& a) {
-  __shared__ double warps[kStepThreads / 32];
-  const i64 count = a.head.counts[T::kSpace];
-  const i64 begin = i64(blockIdx.x) * kReductionBlock;
-  const i64 end = begin + kReductionBlock < count ? begin + kReductionBlock : count;
-  double totals[T::kValues];
+LOSSC_INLINE void fold_positions(const Args& a, i64 begin, i64 end, const int* order, double* totals) {
 #pragma unroll
   for (int k = 0; k < T::kValues; ++k) totals[k] = fold_identity(T::fold_of(k));
 #pragma unroll 1
-  for (i64 i = begin + threadIdx.x; i < end; i += kStepThreads) {
+  for (i64 m = begin + threadIdx.x; m < end; m += kStepThreads) {
     float v[T::kValues];
-    T::values(a, i, v);
+    T::values(a, order ? i64(order[m]) : m, v);
 #pragma unroll
     for (int k = 0; k < T::kValues; ++k) totals[k] = fold(T::fold_of(k), totals[k], v[k]);
   }
-#pragma unroll
-  for (int k = 0; k < T::kValues; ++k) {
-    const double v = fold_block(T::fold_of(k), totals[k], warps);
-    if (threadIdx.x == 0) a.head.partial[i64(blockIdx.x) * T::kValues + k] = v;
-  }
+}
+
+/// Every block leaves what its positions come to; the last one folds that, a warp a value.
+template <class T, class Args>
+LOSSC_INLINE void reduce_step(const Args& a) {
+  __shared__ double warps[T::kValues][kStepWarps];
+  __shared__ float results[T::kValues];
+  const i64 count = a.head.counts[T::kSpace];
+  const i64 begin = i64(blockIdx.x) * kReductionBlock;
+  double totals[T::kValues];
+  fold_positions<T>(a, begin, begin + kReductionBlock < count ? begin + kReductionBlock : count, nullptr,
+                    totals);
+  const double folded = fold_block<T>(totals, warps);
+  const int thread = threadIdx.x, blocks = gridDim.x;
+  if (thread < T::kValues) a.head.partial[i64(blockIdx.x) * T::kValues + thread] = folded;
   if (!last_block(a.head.tickets + T::kTicket)) return;
-  float results[T::kValues];
-#pragma unroll
-  for (int k = 0; k < T::kValues; ++k) {
-    double v = fold_identity(T::fold_of(k));
 #pragma unroll 1
-    for (int b = threadIdx.x; b < gridDim.x; b += kStepThreads) {
-      v = fold(T::fold_of(k), v, a.head.partial[i64(b) * T::kValues + k]);
-    }
-    results[k] = static_cast<float>(fold_block(T::fold_of(k), v, warps));
+  for (int k = thread / 32; k < T::kValues; k += kStepWarps) {
+    const Fold f = T::fold_of(k);
+    double v = fold_identity(f);
+#pragma unroll 1
+    for (int b = thread % 32; b < blocks; b += 32) v = fold(f, v, a.head.partial[i64(b) * T::kValues + k]);
+#pragma unroll 1
+    for (int mask = 16; mask > 0; mask /= 2) v = fold(f, v, __shfl_xor_sync(0xffffffffu, v, mask));
+    if (thread % 32 == 0) results[k] = static_cast<float>(v);
   }
-  if (threadIdx.x == 0) T::tail(a, results);
+  __syncthreads();
+  if (thread == 0) T::tail(a, results);
 }
 
 /// One block a segment.
 template <class T, class Args>
 LOSSC_INLINE void segment_step(const Args& a) {
-  __shared__ double warps[kStepThreads / 32];
+  __shared__ double warps[T::kValues][kStepWarps];
   const Map& map = a.maps[T::kMap];
 #pragma unroll 1
   for (i64 s = blockIdx.x; s < a.head.counts[T::kSpace]; s += gridDim.x) {
     double totals[T::kValues];
-#pragma unroll
-    for (int k = 0; k < T::kValues; ++k) totals[k] = fold_identity(T::fold_of(k));
-#pragma unroll 1
-    for (i64 m = map.offsets[s] + threadIdx.x; m < map.offsets[s + 1]; m += kStepThreads) {
-      float v[T::kValues];
-      T::values(a, map.order ? i64(map.order[m]) : m, v);
-#pragma unroll
-      for (int k = 0; k < T::kValues; ++k) totals[k] = fold(T::fold_of(k), totals[k], v[k]);
-    }
-#pragma unroll
-    for (int k = 0; k < T::kValues; ++k) {
-      const double v = fold_block(T::fold_of(k), totals[k], warps);
-      if (threadIdx.x == 0) T::store(a, s, k, static_cast<float>(v));
-    }
+    fold_positions<T>(a, map.offsets[s], map.offsets[s + 1], map.order, totals);
+    const double folded = fold_block<T>(totals, warps);
+    const int thread = threadIdx.x;
+    if (thread < T::kValues) T::store(a, s, thread, static_cast<float>(folded));
   }
   if constexpr (T::kTail) {
     if (last_block(a.head.tickets + T::kTicket) && threadIdx.x == 0) T::tail(a, nullptr);

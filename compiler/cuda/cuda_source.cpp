@@ -85,12 +85,16 @@ std::string region_kernel(const Variant& v, const RegionShape& shape, int index)
       "  typedef RowProgram<Region{}, {}, Args> Program;\n"
       "  __shared__ typename Program::Shared shared;\n"
       "  Program program(a, shared);\n"
-      "  if (!program.begin<{}>()) return;\n",
+      "  {}program.begin<{}>(){}\n",
       v.kernel.cluster > 1 ? fmt::format("__cluster_dims__({}, 1, 1) ", v.kernel.cluster) : "",
-      v.kernel.threads, v.kernel.blocks_per_sm, v.kernel.name, index, v.source, phase(0));
-  for (int k = 0; k < shape.phases; ++k)
-    text += fmt::format("  program.phase<{}, {}>();\n", phase(k), phase(k + 1));
-  if (shape.emits) text += "  program.emit();\n";
+      v.kernel.threads, v.kernel.blocks_per_sm, v.kernel.name, index, v.source,
+      shape.emits ? "const bool active = " : "if (!", phase(0), shape.emits ? ";" : ") return;");
+  if (shape.emits && shape.phases > 0) text += "  if (active) {\n";
+  for (int k = 0; k < shape.phases; ++k) {
+    text += fmt::format("  {}program.phase<{}, {}>();\n", shape.emits ? "  " : "", phase(k), phase(k + 1));
+  }
+  if (shape.emits && shape.phases > 0) text += "  }\n";
+  if (shape.emits) text += "  program.emit(active);\n";
   return text + "}\n\n";
 }
 

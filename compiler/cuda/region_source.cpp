@@ -51,7 +51,8 @@ class RegionGenerator {
           c_.spec.vocab * static_cast<std::int64_t>(dtype_size(c_.dtype(in))) / 4;
     }
     // Printed first, because they tell what a row holds.
-    const std::string functions = mark() + active() + skip() + begin() + phases() + emit();
+    const std::string sweeps = phases() + emit();
+    const std::string functions = mark() + active() + skip() + begin() + sweeps;
     source.text = fmt::format("struct Region{} {{\n", index_) + constants() + row_struct() + tensors() +
                   functions + "};\n";
     return source;
@@ -83,6 +84,10 @@ class RegionGenerator {
       if (in != no_node && c_.node(in).space == Space::rows && from_sweep(in)) return true;
     }
     return false;
+  }
+  bool picks_from_sweep() const {
+    return std::any_of(region_.picks.begin(), region_.picks.end(),
+                       [&](NodeId id) { return from_sweep(c_.node(id).in[1]); });
   }
   // Elements that fill 16 bytes of the narrowest type.
   int width() const {
@@ -158,15 +163,13 @@ class RegionGenerator {
       sums = std::max(sums, s.sums.size());
       tops = std::max({tops, s.tops.size(), s.anchored.size()});
     }
-    const DType first = region_.reads.empty() ? c_.spec.gradient_dtype : c_.dtype(region_.reads[0]);
     return fmt::format(
-        "  static constexpr int kVocab = cuda::kVocab, kWidth = {}, kSweeps = {}, kFirstBytes = {};\n"
-        "  static constexpr int kMaxSums = {}, kMaxTops = {}, kSparse = {}, kGradientTensor = {};\n"
-        "  static constexpr bool kEmits = {}, kAccumulates = {};\n"
+        "  static constexpr int kVocab = cuda::kVocab, kWidth = {}, kSweeps = {};\n"
+        "  static constexpr int kMaxSums = {}, kMaxTops = {}, kSparse = {};\n"
+        "  static constexpr bool kAccumulates = {};\n"
         "  typedef {} Gradient;\n\n",
-        width(), region_.phases.size() + (region_.emit ? 1 : 0), dtype_size(first), sums, tops,
-        region_.emit ? c_.plan.loss.sparse.size() : 0, std::max(c_.layout.gradient, 0), region_.emit,
-        accumulates(), element_type(c_.spec.gradient_dtype));
+        width(), region_.phases.size() + (region_.emit ? 1 : 0), sums, tops,
+        region_.emit ? c_.plan.loss.sparse.size() : 0, accumulates(), element_type(c_.spec.gradient_dtype));
   }
 
   std::string row_struct() const {
@@ -176,55 +179,59 @@ class RegionGenerator {
   }
 
   std::string tensors() const {
-    std::string raw, input, streams, elements, open, advance, forget;
+    std::string raw, input, streams, elements, open, places, narrowest;
+    auto stream = [&](std::string_view type, const std::string& name, int tensor, DType dtype) {
+      const std::size_t size = dtype_size(dtype);
+      streams += fmt::format("    {} {};\n", type, name);
+      open += fmt::format("    s.{} = address(a.tensors[{}], row);\n", name, tensor);
+      places +=
+          fmt::format("{}reinterpret_cast<u64>(s.{} + head * {})", places.empty() ? "" : " | ", name, size);
+      if (narrowest.empty() && size * static_cast<std::size_t>(width()) == 16) narrowest = "s." + name;
+    };
     for (NodeId in : region_.reads) {
       const std::string v = c_.name(in);
-      const std::size_t size = dtype_size(c_.dtype(in));
       raw += fmt::format("    Vector<{}, kWidth> {};\n", element_type(c_.dtype(in)), v);
       input += fmt::format("    float {};\n", v);
-      forget += fmt::format(" raw.{}.forget();", v);
-      streams += fmt::format("    const char* {0};\n    bool {0}_aligned;\n", v);
       elements += fmt::format("{}raw.{}.get(i)", elements.empty() ? "" : ", ", v);
-      open += fmt::format("    s.{} = address(a.tensors[{}], row);\n", v, c_.layout.tensor_of.at(in));
-      advance += fmt::format(
-          "    s.{0} += i64(head) * {1};\n    s.{0}_aligned = (reinterpret_cast<u64>(s.{0}) & 15) == 0;\n", v,
-          size);
+      stream("const char*", v, c_.layout.tensor_of.at(in), c_.dtype(in));
     }
-    std::string first = "s." + (region_.reads.empty() ? "gradient" : c_.name(region_.reads[0]));
-    if (region_.reads.empty()) {
-      streams += "    const char* gradient;\n";
-      open += region_.emit
-                  ? fmt::format("    s.gradient = address(a.tensors[{}], row);\n", c_.layout.gradient)
-                  : "    s.gradient = nullptr;\n";
-    }
+    if (region_.emit) stream("char*", "gradient", c_.layout.gradient, c_.spec.gradient_dtype);
+    // A single tensor is cut at its own multiples of 16 bytes.
+    const bool one = places.find('|') == std::string::npos;
     return "  struct Raw {\n" + raw + "  };\n  struct Input {\n" + input + "  };\n  struct Streams {\n" +
-           streams + "  };\n" + fmt::format("  LOSSC_INLINE void forget(Raw& raw) {{{} }}\n", forget) +
+           streams + "  };\n" +
            fmt::format("  LOSSC_INLINE Input input(const Raw& raw, int i) {{ return Input{{{}}}; }}\n",
                        elements) +
            "  LOSSC_INLINE Streams open(const Args& a, i64 row) {\n    Streams s;\n" + open +
            "    return s;\n  }\n" +
-           fmt::format("  LOSSC_INLINE const char* first(const Streams& s) {{ return {}; }}\n", first) +
-           "  LOSSC_INLINE void advance(Streams& s, int head) {\n" + advance + "  }\n" +
-           load_functions(region_.reads, "  ") + "\n";
+           fmt::format("  LOSSC_INLINE const char* first(const Streams& s) {{ return {}; }}\n",
+                       narrowest.empty() ? "nullptr" : narrowest) +
+           "  LOSSC_INLINE bool aligned(const Streams& s, int head) {\n    return " +
+           (one ? "true" : "((" + places + ") & 15) == 0") + ";\n  }\n" + load_function(region_.reads, "  ") +
+           "\n";
   }
 
-  // The first tensor is what the row is cut by: its vectors are aligned.
-  std::string load_functions(const std::vector<NodeId>& inputs, const std::string& indent) const {
-    std::string load, element;
+  std::string load_function(const std::vector<NodeId>& inputs, const std::string& indent) const {
+    std::string load;
     for (NodeId in : inputs) {
-      const std::string v = c_.name(in);
-      const std::size_t size = dtype_size(c_.dtype(in));
-      const std::string aligned = in == region_.reads[0] ? "true" : fmt::format("s.{}_aligned", v);
-      load +=
-          fmt::format("{0}  raw.{1}.template load<kKeep>(s.{1} + i64(v) * (kWidth * {2}), {3}, policy);\n",
-                      indent, v, size, aligned);
-      element += fmt::format("{0}  x.{1} = {2}::read(s.{1} + i64(place) * {3});\n", indent, v,
-                             element_type(c_.dtype(in)), size);
+      load += fmt::format("{0}  raw.{1}.template load<kKeep>(s.{1} + i64(element) * {2}, policy);\n", indent,
+                          c_.name(in), dtype_size(c_.dtype(in)));
     }
     return indent + "template <Keep kKeep>\n" + indent +
-           "LOSSC_INLINE void load(Raw& raw, const Streams& s, int v, u64 policy) {\n" + load + indent +
-           "}\n" + indent + "LOSSC_INLINE Input element(const Streams& s, int place) {\n" + indent +
-           "  Input x;\n" + element + indent + "  return x;\n" + indent + "}\n";
+           "LOSSC_INLINE void load(Raw& raw, const Streams& s, int element, u64 policy) {\n" + load + indent +
+           "}\n";
+  }
+
+  // How a sweep reads its inputs: vectors, and single elements.
+  std::string access_functions(const std::set<NodeId>& inputs) const {
+    std::string read;
+    for (NodeId in : inputs) {
+      read += fmt::format("      x.{0} = {1}::read(s.{0} + i64(element) * {2});\n", c_.name(in),
+                          element_type(c_.dtype(in)), dtype_size(c_.dtype(in)));
+    }
+    return load_function({inputs.begin(), inputs.end()}, "    ") +
+           "    LOSSC_INLINE Input read(const Streams& s, int element) {\n      Input x;\n" + read +
+           "      return x;\n    }\n";
   }
 
   // ---------------------------------------------------------------------------------------------------------------
@@ -232,9 +239,10 @@ class RegionGenerator {
 
   void field(const std::string& name, std::string_view type = "float") { fields_.emplace(name, type); }
 
-  ValuePrinter printer(std::string indent = "    ") {
+  // Values of rows. What is printed `behind` a sweep takes from the row what was known before it.
+  ValuePrinter printer(std::string indent = "    ", bool behind = false) {
     local_.clear();
-    return ValuePrinter(
+    ValuePrinter values(
         c_, "r", Space::rows,
         [this](NodeId id) -> std::string {
           if (owns(id)) {
@@ -246,6 +254,16 @@ class RegionGenerator {
           return c_.node(id).kind == ir::Kind::index ? fmt::format("static_cast<int>({})", stored) : stored;
         },
         std::move(indent));
+    if (behind) {
+      values.known = [this](NodeId id) -> std::string {
+        const Node& n = c_.node(id);
+        if (n.op == Op::constant || owns(id) || from_sweep(id)) return {};
+        field(c_.name(id), type_of(n.kind));
+        hoisted_.insert(id);
+        return "row." + c_.name(id);
+      };
+    }
+    return values;
   }
 
   void set(ValuePrinter& rows, const std::string& name, std::string_view type, const std::string& value) {
@@ -360,6 +378,7 @@ class RegionGenerator {
       if (!from_sweep(c_.node(id).in[1])) pick(rows, id);
     }
     stage(rows, 0);
+    for (NodeId id : hoisted_) set(rows, c_.name(id), type_of(c_.node(id).kind), rows.value(id));
     if (region_.emit) rows.line(fmt::format("row.live = {};", rows.value(c_.plan.loss.live)));
     return "  LOSSC_INLINE void begin(const Args& a, i64 r, Row& row) {\n" + rows.statements() + "  }\n\n";
   }
@@ -407,11 +426,11 @@ class RegionGenerator {
     Sweep& s = sweeps_[k];
     std::string text = fmt::format(
         "  struct Phase{} {{\n    static constexpr int kSums = {}, kTops = {}, kAnchors = {};\n"
-        "    static constexpr Keep kKeep = {};\n",
-        k, s.sums.size(), s.tops.size(), s.anchored.size(), keep(k));
+        "    static constexpr Keep kKeep = {};\n    static constexpr bool kPicks = {};\n",
+        k, s.sums.size(), s.tops.size(), s.anchored.size(), keep(k), picks_from_sweep());
     std::set<NodeId> inputs = s.terms.tensors();
     inputs.insert(s.anchors.tensors().begin(), s.anchors.tensors().end());
-    text += load_functions({inputs.begin(), inputs.end()}, "    ");
+    text += access_functions(inputs);
 
     std::string body;
     for (std::size_t i = 0; i < s.anchored.size(); ++i)
@@ -435,21 +454,34 @@ class RegionGenerator {
     for (std::size_t i = 0; i < s.tops.size(); ++i)
       body += fmt::format("        tops[{}] = {};\n", i, s.top_text[i]);
     text += operand_struct("Operands", s.terms, "terms(const Input& x, float* sums, float* tops)", body);
+    if (!s.anchored.empty()) text += good(s);
     return text + finish(k) + "  };\n\n";
   }
 
-  // What follows from a phase's sums; false when a sum has outgrown its sampled anchor.
+  // Keeps the sums of exponentials; false when one of them has outgrown its sampled anchor.
+  std::string good(const Sweep& s) const {
+    std::string stores, good;
+    for (std::size_t i = 0; i < s.sums.size(); ++i) {
+      const Node& n = c_.node(s.sums[i]);
+      if (n.op != Op::log_sum) continue;
+      stores += fmt::format("      row.{} = sums[{}];\n", c_.name(n.in[0], "sum"), i);
+      good += fmt::format("{}good_sum(sums[{}])", good.empty() ? "" : " && ", i);
+    }
+    return "    LOSSC_INLINE bool good(Row& row, const float* sums) {\n" + stores +
+           fmt::format("      return {};\n    }}\n", good.empty() ? "true" : good);
+  }
+
+  // What follows from a phase's sums.
   std::string finish(std::size_t k) {
     const Sweep& s = sweeps_[k];
-    ValuePrinter rows = printer("      ");
-    rows.line("bool good = true;");
+    ValuePrinter rows = printer("      ", true);
     for (std::size_t i = 0; i < s.sums.size(); ++i) {
       const Node& n = c_.node(s.sums[i]);
       if (n.op != Op::log_sum) continue;
       const std::string sum = c_.name(n.in[0], "sum");
-      set(rows, sum, "float", fmt::format("sums[{}]", i));
-      rows.line(fmt::format("good = good && good_sum(sums[{}]);", i));
-      set(rows, c_.name(s.sums[i]), "float", fmt::format("logf(sums[{}])", i));
+      field(sum);
+      if (s.anchored.empty()) rows.line(fmt::format("row.{} = sums[{}];", sum, i));
+      set(rows, c_.name(s.sums[i]), "float", fmt::format("logf(row.{})", sum));
     }
     inverses_.clear();
     for (std::size_t i = 0; i < s.sums.size(); ++i) {
@@ -472,8 +504,7 @@ class RegionGenerator {
     rows.line("{");
     stage(rows, k + 1);
     rows.line("}");
-    rows.line("return good;");
-    return "    LOSSC_INLINE bool finish(const Args& a, i64 r, Row& row, const float* sums, const float* "
+    return "    LOSSC_INLINE void finish(const Args& a, i64 r, Row& row, const float* sums, const float* "
            "tops,\n"
            "                             const int* places) {\n" +
            rows.statements() + "    }\n";
@@ -494,9 +525,8 @@ class RegionGenerator {
         "    __device__ __forceinline__ explicit Emit(const Row& row){}{} {{}}\n"
         "    __device__ __forceinline__ float gradient(const Input& x) const {{\n{}      return {};\n    "
         "}}\n  }};\n",
-        keep(sweeps_.size()), sweeps_.empty() ? "Keep::normal" : "Keep::first",
-        load_functions({inputs.begin(), inputs.end()}, "    "), declared, assigned.empty() ? "" : " : ",
-        assigned, emit_.statements(), gradient_text_);
+        keep(sweeps_.size()), sweeps_.empty() ? "Keep::normal" : "Keep::first", access_functions(inputs),
+        declared, assigned.empty() ? "" : " : ", assigned, emit_.statements(), gradient_text_);
     std::string index, value;
     for (std::size_t i = 0; i < sparse; ++i) {
       index += fmt::format("    if (k == {0}) return row.place{0};\n", i);
@@ -516,6 +546,7 @@ class RegionGenerator {
   std::string gradient_text_;
   std::map<std::string, std::string> fields_;  // of Row
   std::set<NodeId> local_, inverses_;
+  std::set<NodeId> hoisted_;  // what code behind sweeps needs and does not depend on them
 };
 
 }  // namespace

@@ -34,8 +34,10 @@ std::string ValuePrinter::declare(NodeId id, const std::string& expression) {
 std::string ValuePrinter::value(NodeId id) {
   if (auto it = memo_.find(id); it != memo_.end()) return it->second;
   const Node& n = c_.node(id);
-  std::string v;
-  if (is_statistic(c_.graph(), id)) {
+  std::string v = known ? known(id) : std::string();
+  if (!v.empty()) {
+    // nothing to compute
+  } else if (is_statistic(c_.graph(), id)) {
     v = statistic_(id);
   } else if (auto scalar = c_.layout.scalar_of.find(id); scalar != c_.layout.scalar_of.end()) {
     v = declare(id, fmt::format("a.scalar({})", scalar->second));

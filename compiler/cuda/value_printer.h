@@ -27,6 +27,9 @@ class ValuePrinter {
   void line(const std::string& statement);
   const std::string& statements() const { return statements_; }
 
+  /// Where to find a value that need not be computed here; empty for others. Optional.
+  std::function<std::string(ir::NodeId)> known;
+
  private:
   std::string leaf(ir::NodeId id);
   std::string gather(const ir::Node& node, ir::NodeId id);
