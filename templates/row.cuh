@@ -74,6 +74,7 @@ template <class R, int kBlock, int kVectors, int kBlocks = 1>
 struct Registers {
   static constexpr int kThreads = kBlock, kCluster = kBlocks;
   static constexpr int kSlots = kThreads * kVectors * kCluster;
+  static constexpr bool kLong = false;  ///< whether a thread sums many elements
   typename R::Raw raw[kVectors];
 
   template <class S>
@@ -101,6 +102,7 @@ template <class R, int kBlock, int kUnroll>
 struct Streaming {
   static constexpr int kThreads = kBlock, kCluster = 1;
   static constexpr int kSlots = 0x7fffffff;
+  static constexpr bool kLong = true;
 
   template <class S>
   __device__ __forceinline__ void fetch(const typename R::Streams&, const S&) {}
@@ -193,21 +195,23 @@ LOSSC_INLINE void merge_block(Rec& record, Rec* warps) {
   }
 }
 
-/// The sums and tops of one thread in a phase P.
-template <class R, class P>
+/// The sums and tops of one thread in a phase P. If it sums many elements, those of a vector come together
+/// first, which takes fewer roundings at the size of the total, and more registers.
+template <class R, class P, bool kLong>
 struct Accumulation {
   const typename P::Operands o;
   Record<P::kSums, P::kTops> record;
 
   __device__ __forceinline__ explicit Accumulation(const typename R::Row& row) : o(row) { record.clear(); }
 
-  // The sums of a vector are formed before they join the others: fewer roundings at the size of the total.
   __device__ __forceinline__ void vector(const typename R::Raw& raw, int first) {
-    float vector_sums[P::kSums > 0 ? P::kSums : 1] = {};
+    float sums[P::kSums > 0 ? P::kSums : 1] = {};
 #pragma unroll
-    for (int i = 0; i < R::kWidth; ++i) add(R::input(raw, i), first + i, vector_sums);
+    for (int i = 0; i < R::kWidth; ++i) add(R::input(raw, i), first + i, kLong ? sums : record.sums);
+    if constexpr (kLong) {
 #pragma unroll
-    for (int k = 0; k < P::kSums; ++k) record.sums[k] += vector_sums[k];
+      for (int k = 0; k < P::kSums; ++k) record.sums[k] += sums[k];
+    }
   }
   __device__ __forceinline__ void element(const typename R::Input& x, int place) {
     add(x, place, record.sums);
@@ -330,6 +334,12 @@ struct RowProgram {
         streams(R::open(args, row)),
         span(streams, Source::kSlots) {}
 
+  /// Computes the addresses anew: through a sweep they would stand in registers for nothing.
+  __device__ __forceinline__ void reopen() {
+    asm volatile("" : "+l"(row));
+    streams = R::open(a, row);
+  }
+
   /// Starts to read the row. False: the row is not read.
   template <class First>
   __device__ __forceinline__ bool begin() {
@@ -351,7 +361,7 @@ struct RowProgram {
 
   template <class P, class Next>
   __device__ __forceinline__ void phase() {
-    Accumulation<R, P> f(shared.row);
+    Accumulation<R, P, Source::kLong> f(shared.row);
     source.template sweep<P>(streams, span, f);
     merge_block<kThreads>(f.record, reinterpret_cast<decltype(f.record)*>(shared.warps));
     exchange(f.record);
@@ -418,6 +428,7 @@ struct RowProgram {
   /// them. Small code counts; every block of a cluster does it all.
   template <class P, class Rec>
   __device__ __forceinline__ void sum_again(Rec& merged) {
+    reopen();
     Record<0, P::kAnchors, false> anchors;
     anchors.clear();
     const typename P::Arguments o(shared.row);
@@ -426,7 +437,7 @@ struct RowProgram {
     merge_block<kThreads>(anchors, reinterpret_cast<decltype(anchors)*>(shared.warps));
     if (threadIdx.x == 0) P::set_anchors(shared.row, anchors.tops, true);
     __syncthreads();
-    Accumulation<R, P> f(shared.row);
+    Accumulation<R, P, false> f(shared.row);
 #pragma unroll 1
     for (int element = threadIdx.x; element < R::kVocab; element += kThreads) {
       f.element(P::read(streams, element), element);
@@ -439,6 +450,7 @@ struct RowProgram {
   /// Writes the gradient, zeros for a row that has none and behind the vocabulary.
   __device__ __forceinline__ void emit(bool active) {
     typedef typename R::Gradient G;
+    reopen();
     char* gradient = streams.gradient;
     const bool live = active && shared.row.live;
     if (live) {

@@ -268,7 +268,7 @@ class RegionGenerator {
 
   void set(ValuePrinter& rows, const std::string& name, std::string_view type, const std::string& value) {
     field(name, type);
-    rows.line(fmt::format("row.{} = {};", name, value));
+    if (value != "row." + name) rows.line(fmt::format("row.{} = {};", name, value));
   }
 
   std::string element_row(NodeId input) const {
@@ -337,7 +337,9 @@ class RegionGenerator {
       set(rows, c_.name(id), type_of(c_.node(id).kind), rows.value(id));
     };
     for (NodeId id : element.rows()) store(id);
-    for (NodeId id : element.divisors()) store(id);
+    for (NodeId id : element.divisors()) {
+      set(rows, c_.name(id, "per"), "float", fmt::format("1.0f / {}", rows.value(id)));
+    }
     for (NodeId x : element.anchors()) store(find(Op::anchor, x));
     for (NodeId x : element.inverses()) set(rows, c_.name(x, "inverse"), "float", inverse(rows, x));
   }
@@ -392,8 +394,7 @@ class RegionGenerator {
       assigned += fmt::format("{}{}({})", assigned.empty() ? "" : ", ", name, value);
     };
     for (NodeId id : element.rows()) add(type_of(c_.node(id).kind), c_.name(id), "row." + c_.name(id));
-    for (NodeId id : element.divisors())
-      add("float", c_.name(id, "per"), fmt::format("1.0f / row.{}", c_.name(id)));
+    for (NodeId id : element.divisors()) add("float", c_.name(id, "per"), "row." + c_.name(id, "per"));
     for (NodeId x : element.anchors()) {
       add("float", c_.name(x, "anchor"), fmt::format("row.{}", c_.name(find(Op::anchor, x))));
     }
