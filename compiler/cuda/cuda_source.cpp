@@ -32,7 +32,7 @@ Variant registers(std::int64_t vectors, int index, int threads, int cluster, int
   const std::int64_t rounds = (vectors + threads * cluster - 1) / (threads * cluster);
   v.kernel.threads = threads;
   v.kernel.cluster = cluster;
-  v.kernel.blocks_per_sm = std::max(1, (1024 / threads) >> (relax > 1 ? 1 : 0));
+  v.kernel.blocks_per_sm = std::max(1, (1024 / threads) >> relax);
   v.source = fmt::format("Registers<Region{}, {}, {}, {}>", index, threads, rounds, cluster);
   v.kernel.description = fmt::format("registers, {} threads, {} vectors a thread, {} block{} a row", threads,
                                      rounds, cluster, cluster == 1 ? "" : "s");
@@ -61,16 +61,15 @@ Variant choose(const RegionShape& shape, std::int64_t vocab, int index, bool clu
   Variant v = streaming(shape, vectors, index, relax);
   if (sweeps > 1) {
     const int threads = threads_for(vectors, 512);
-    for (int cluster = 1; cluster <= (clusters && threads == 512 ? 8 : 1); cluster *= 2) {
-      const std::int64_t rounds = (vectors + threads * cluster - 1) / (threads * cluster);
-      // Words of one round times rounds: rows do not fill the last round.
-      const std::int64_t words = shape.row_register_words * shape.width / vocab * rounds;
-      // Where registers did not suffice, first over twice as many blocks, then with one block a
-      // multiprocessor.
-      if (words > (relax == 1 ? kWords / 2 : kWords)) continue;
-      v = registers(vectors, index, threads, cluster, relax);
-      break;
+    const int most = clusters && threads == 512 ? 8 : 1;
+    const std::int64_t words = shape.row_register_words * shape.width / vocab;  // of one vector
+    // Where registers did not suffice, first over twice as many blocks, then with one block a multiprocessor.
+    int cluster = 0;
+    for (int c = 1; c <= most && cluster == 0; c *= 2) {
+      if (words * ((vectors + threads * c - 1) / (threads * c)) <= kWords) cluster = c;
     }
+    const bool split = relax == 1 && cluster > 0 && 2 * cluster <= most;
+    if (cluster > 0) v = registers(vectors, index, threads, split ? 2 * cluster : cluster, split ? 0 : relax);
   }
   v.kernel.name = fmt::format("region{}", index);
   return v;

@@ -1,0 +1,188 @@
+// The CUDA source of every loss: it compiles without spills for all architectures, and depends on what it
+// should. Skipped where there is no NVRTC.
+#include "compiler/cuda/cuda_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "catch.h"
+#include "compiler/cuda/nvrtc.h"
+#include "lossc/error.h"
+#include "lossc/loss.h"
+#include "tests/cases.h"
+
+using namespace lossc;
+using namespace lossc::cuda;
+using namespace lossc::test;
+
+namespace {
+
+// Leaves the whole test, for a case of this version of Catch2 cannot be skipped.
+void need_nvrtc() {
+  try {
+    nvrtc_build();
+  } catch (const Error& error) {
+    std::printf("skipped: %s\n", error.what());
+    std::fflush(stdout);
+    std::_Exit(77);
+  }
+}
+
+CudaSource source_of(const Spec& spec, bool clusters = true, int relax = 0) {
+  const Plan plan = plan_spec(spec, LossRegistry::builtin());
+  return cuda_source(plan, make_layout(plan, spec), spec, clusters, relax);
+}
+
+struct Types {
+  DType logits, teacher, gradient;
+};
+const std::vector<Types> kTypes = {{DType::bf16, DType::bf16, DType::bf16},
+                                   {DType::fp32, DType::bf16, DType::fp16},
+                                   {DType::fp16, DType::fp32, DType::bf16},
+                                   {DType::fp32, DType::fp32, DType::fp32}};
+// A row of one warp, one of a block's registers, an odd one, one of a cluster's registers.
+const std::vector<std::int64_t> kVocabs = {13, 32768, 50257, 131072};
+struct Arch {
+  const char* name;
+  bool clusters;
+};
+const std::vector<Arch> kArchs = {{"sm_80", false}, {"sm_90a", true}, {"sm_100a", true}, {"sm_120", true}};
+
+// Every loss, and every `step`-th combination with an accumulated gradient.
+std::vector<NamedCase> matrix(std::size_t step) {
+  std::vector<NamedCase> all = all_cases();
+  const std::vector<NamedCase> combinations = combination_cases();
+  for (std::size_t i = 0; i < combinations.size(); i += step) {
+    NamedCase named = combinations[i];
+    named.spec.gradient_mode = "accumulate";
+    named.name += ", accumulated";
+    all.push_back(named);
+  }
+  return all;
+}
+
+Spec sized(const NamedCase& named, const Types& types, std::int64_t vocab) {
+  LossCase c = named.spec;
+  c.vocab = vocab;
+  c.logits_dtype = types.logits;
+  if (c.gradient_mode != "in_place") c.gradient_dtype = types.gradient;
+  for (const Child& child : c.children) {
+    if (child.type == "distillation") c.tensor_dtypes[child.input("teacher_logits")] = types.teacher;
+  }
+  return c.spec();
+}
+
+bool spills(const std::vector<KernelFigures>& kernels) {
+  return std::any_of(kernels.begin(), kernels.end(), [](const KernelFigures& k) {
+    return k.spill_store_bytes > 0 || k.spill_load_bytes > 0 || k.stack_bytes > 0;
+  });
+}
+
+// Compiles as programs do: where kernels spill, again with more registers.
+void check_compiles(const Spec& spec, const Arch& arch) {
+  std::string text;
+  for (int relax = 0; relax <= kMostRelaxed; ++relax) {
+    const CudaSource source = source_of(spec, arch.clusters, relax);
+    const NvrtcResult result = nvrtc_compile({source.text, "test", arch.name, {}});
+    std::vector<std::string> names = source.kernel_names(), made;
+    for (const KernelFigures& k : result.kernels) {
+      if (std::find(names.begin(), names.end(), k.name) != names.end()) made.push_back(k.name);
+    }
+    std::sort(names.begin(), names.end());
+    std::sort(made.begin(), made.end());
+    if (!result.kernels.empty()) REQUIRE(made == names);
+    if (!spills(result.kernels)) {
+      if (relax > 0) std::printf("%s, vocab %d: relaxed %d times\n", arch.name, int(spec.vocab), relax);
+      return;
+    }
+    for (const KernelFigures& k : result.kernels) {
+      text += fmt::format("{} (relaxed {} times): {} registers, {} bytes spilled, {} bytes of stack\n",
+                          k.name, relax, k.registers, k.spill_store_bytes, k.stack_bytes);
+    }
+  }
+  FAIL(text);
+}
+
+Spec example(const std::string& name) {
+  std::ifstream file(name);
+  return Spec::parse(std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+}  // namespace
+
+// One compilation a spec: types, vocabularies and architectures take turns, so that every pair of them
+// occurs.
+TEST_CASE("every kernel of every loss compiles without spills") {
+  need_nvrtc();
+  std::size_t i = 0;
+  for (const NamedCase& named : matrix(4)) {
+    const Types& types = kTypes[i % 4];
+    const std::int64_t vocab = kVocabs[(i / 4 + i) % 4];
+    const Arch& arch = kArchs[(i / 16 + i / 4 * 2 + i) % 4];
+    CAPTURE(named.name, vocab, arch.name, dtype_name(types.logits), dtype_name(types.gradient));
+    check_compiles(sized(named, types, vocab), arch);
+    ++i;
+  }
+}
+
+TEST_CASE("every kernel of the examples compiles without spills") {
+  need_nvrtc();
+  std::size_t i = 0;
+  for (const auto& file : std::filesystem::directory_iterator("examples/specs")) {
+    CAPTURE(file.path().string());
+    check_compiles(example(file.path().string()), kArchs[i++ % 4]);
+  }
+  CHECK(i > 0);
+}
+
+TEST_CASE("every kernel of every loss, for all types, vocabularies and architectures", "[slow]") {
+  need_nvrtc();
+  for (const NamedCase& named : matrix(1)) {
+    for (const Types& types : kTypes) {
+      for (const std::int64_t vocab : kVocabs) {
+        // All architectures for the usual types; for others the two that differ most.
+        for (const Arch& arch : kArchs) {
+          if (&types != &kTypes[0] && arch.name != std::string("sm_80") &&
+              arch.name != std::string("sm_90a")) {
+            continue;
+          }
+          CAPTURE(named.name, vocab, arch.name, dtype_name(types.logits), dtype_name(types.gradient));
+          check_compiles(sized(named, types, vocab), arch);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("the source needs nothing but itself, and names do not change it") {
+  const char* text = R"({"version": 1, "logits": {"dtype": "bf16", "vocab": 4096},
+      "losses": {"%A": {"type": "cross_entropy"}, "%B": {"type": "gspo", "weight": 0.5, "inputs": {"advantages": "%C"}}},
+      "metrics": ["%B.clip_fraction"]})";
+  auto named = [&](const std::string& a, const std::string& b, const std::string& c) {
+    std::string spec = text;
+    for (const auto& [from, to] : {std::pair{"%A", a}, {"%B", b}, {"%C", c}}) {
+      for (std::size_t at; (at = spec.find(from)) != std::string::npos;) spec.replace(at, 2, to);
+    }
+    return source_of(Spec::parse(spec));
+  };
+  const CudaSource source = named("ce", "policy", "advantages");
+  CHECK(source.text.find("#include") == std::string::npos);
+  CHECK(source.text == named("first", "second", "other_advantages").text);
+  CHECK(source.text != source_of(example("examples/specs/ce_z.json")).text);
+}
+
+TEST_CASE("a value that a spec names is no part of the source") {
+  const auto weighted = [](double weight) {
+    return source_of(Spec::parse(fmt::format(
+        R"({{"version": 1, "logits": {{"dtype": "bf16", "vocab": 4096}},
+            "losses": {{"z": {{"type": "z_loss", "weight": {}}}}}}})",
+        weight)));
+  };
+  CHECK(weighted(0.25).text == weighted(0.5).text);
+}
