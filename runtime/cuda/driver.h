@@ -150,6 +150,9 @@ class Device {
   std::unique_ptr<Lazy> lazy_;
 };
 
+/// check() of what was done on a device, which the message then names.
+void check(CUresult result, const char* what, const Device& device);
+
 /// While it lives, the calling thread has a current context of the device: the one that was current if it is
 /// of that device, else the device's primary context.
 class ContextScope {

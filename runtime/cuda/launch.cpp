@@ -1,0 +1,27 @@
+#include "runtime/cuda/launch.h"
+
+#include <algorithm>
+
+namespace lossc::cuda {
+
+void launch(const Device& device, const Launch& what, CUstream stream) {
+  CUlaunchConfig config{};
+  config.gridDimX = static_cast<unsigned>(std::max<std::int64_t>(what.blocks, 1));
+  config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = static_cast<unsigned>(what.threads);
+  config.blockDimY = config.blockDimZ = 1;
+  config.sharedMemBytes = static_cast<unsigned>(what.shared_bytes);
+  config.hStream = stream;
+  // Attributes of launches go here, in config.attrs and config.numAttrs.
+  void* parameters[] = {const_cast<void*>(what.arguments)};
+  check(driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(what.kernel), parameters, nullptr),
+        "launching a kernel", device);
+}
+
+StreamScope::StreamScope(const Device& device, CUstream stream) {
+  if (stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+    context_.emplace(device);
+  }
+}
+
+}  // namespace lossc::cuda
