@@ -4,12 +4,16 @@
 
 #include <algorithm>
 
+#include "compiler/cuda/card.h"
 #include "compiler/cuda/region_source.h"
 #include "compiler/cuda/templates.h"
 
 namespace lossc::cuda {
 
 namespace {
+
+// Beside its part of the row, a block has the records of its warps, and the driver takes 1024 bytes.
+constexpr int kFixedShared = 1024 + 1024;
 
 struct Variant {
   std::string source;  // "Registers<Region0, 512, 8>"
@@ -22,20 +26,28 @@ int threads_for(std::int64_t vectors, int most) {
   return threads;
 }
 
-// A row that fits into the registers of a block, or of a cluster of blocks, stays there; a longer one is read
-// again by every sweep. 32-bit words of the row a thread holds, at most: with 512 threads and two blocks a
-// multiprocessor, a thread has 64 registers.
-constexpr std::int64_t kWords = 32;
+// Blocks of a cluster, and vectors that a thread holds.
+struct Split {
+  int threads, cluster;
+  std::int64_t rounds;
+};
 
-Variant registers(std::int64_t vectors, int index, int threads, int cluster, int relax) {
+// A row that fits into the shared memory of a block, or of a cluster of blocks, stays there, so long as every
+// multiprocessor has room for two blocks: one is read while the other computes and writes. Longer rows are
+// read again by every sweep.
+constexpr int kResidentBlocks = 2;
+
+Variant resident(const Split& split, int index, int block_bytes, const Card& card, int relax) {
   Variant v;
-  const std::int64_t rounds = (vectors + threads * cluster - 1) / (threads * cluster);
-  v.kernel.threads = threads;
-  v.kernel.cluster = cluster;
-  v.kernel.blocks_per_sm = std::max(1, (1024 / threads) >> relax);
-  v.source = fmt::format("Registers<Region{}, {}, {}, {}>", index, threads, rounds, cluster);
-  v.kernel.description = fmt::format("registers, {} threads, {} vectors a thread, {} block{} a row", threads,
-                                     rounds, cluster, cluster == 1 ? "" : "s");
+  v.kernel.threads = split.threads;
+  v.kernel.cluster = split.cluster;
+  v.kernel.shared_bytes = block_bytes;
+  const int fit = card.shared_bytes / (block_bytes + kFixedShared);
+  v.kernel.blocks_per_sm = std::max(1, std::min({fit, 1536 / split.threads, 8}) >> relax);
+  v.source = fmt::format("Resident<Region{}, {}, {}, {}>", index, split.threads, split.rounds, split.cluster);
+  v.kernel.description =
+      fmt::format("resident, {} threads, {} vectors a thread, {} block{} a row", split.threads, split.rounds,
+                  split.cluster, split.cluster == 1 ? "" : "s");
   return v;
 }
 
@@ -55,21 +67,20 @@ Variant streaming(const RegionShape& shape, std::int64_t vectors, int index, int
   return v;
 }
 
-Variant choose(const RegionShape& shape, std::int64_t vocab, int index, bool clusters, int relax) {
+Variant choose(const RegionShape& shape, std::int64_t vocab, int index, const Card& card, int relax) {
   const std::int64_t vectors = (vocab + shape.width - 1) / shape.width;
   const int sweeps = shape.phases + (shape.emits ? 1 : 0);
   Variant v = streaming(shape, vectors, index, relax);
   if (sweeps > 1) {
     const int threads = threads_for(vectors, 512);
-    const int most = clusters && threads == 512 ? 8 : 1;
-    const std::int64_t words = shape.row_register_words * shape.width / vocab;  // of one vector
-    // Where registers did not suffice, first over twice as many blocks, then with one block a multiprocessor.
-    int cluster = 0;
-    for (int c = 1; c <= most && cluster == 0; c *= 2) {
-      if (words * ((vectors + threads * c - 1) / (threads * c)) <= kWords) cluster = c;
+    const int most = card.clusters && threads == 512 ? 8 : 1;
+    for (int cluster = 1; cluster <= most; cluster *= 2) {
+      const std::int64_t rounds = (vectors + threads * cluster - 1) / (threads * cluster);
+      const std::int64_t bytes = rounds * threads * shape.vector_bytes;
+      if (kResidentBlocks * (bytes + kFixedShared) > card.shared_bytes) continue;
+      v = resident({threads, cluster, rounds}, index, static_cast<int>(bytes), card, relax);
+      break;
     }
-    const bool split = relax == 1 && cluster > 0 && 2 * cluster <= most;
-    if (cluster > 0) v = registers(vectors, index, threads, split ? 2 * cluster : cluster, split ? 0 : relax);
   }
   v.kernel.name = fmt::format("region{}", index);
   return v;
@@ -82,6 +93,7 @@ std::string region_kernel(const Variant& v, const RegionShape& shape, int index)
   std::string text = fmt::format(
       "extern \"C\" __global__ void {}__launch_bounds__({}, {}) {}(const __grid_constant__ Args a) {{\n"
       "  typedef RowProgram<Region{}, {}, Args> Program;\n"
+      "  begin_kernel();\n"
       "  __shared__ typename Program::Shared shared;\n"
       "  Program program(a, shared);\n"
       "  {}program.begin<{}>(){}\n",
@@ -111,8 +123,10 @@ std::vector<std::string> CudaSource::kernel_names() const {
   return names;
 }
 
-CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec, bool clusters, int relax) {
+CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec, std::string_view arch,
+                       int relax) {
   const SourceContext context(plan, layout, spec);
+  const Card card = card_of(arch);
   CudaSource source;
   source.text = std::string(template_text("abi.h")) + "\n" + std::string(template_text("base.cuh")) + "\n" +
                 std::string(template_text("row.cuh")) + "\n" + std::string(template_text("steps.cuh")) + "\n";
@@ -129,7 +143,7 @@ CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec,
   source.prologue = steps(plan.prologue, "prologue", false);
   for (std::size_t r = 0; r < plan.regions.size(); ++r) {
     const RegionSource region = region_source(context, static_cast<int>(r));
-    const Variant variant = choose(region.shape, spec.vocab, static_cast<int>(r), clusters, relax);
+    const Variant variant = choose(region.shape, spec.vocab, static_cast<int>(r), card, relax);
     source.text += region.text + "\n" + region_kernel(variant, region.shape, static_cast<int>(r));
     source.regions.push_back(variant.kernel);
     if (r < plan.seams.size()) source.seams.push_back(steps(plan.seams[r], fmt::format("seam{}", r), false));

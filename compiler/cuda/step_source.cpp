@@ -57,7 +57,7 @@ class StepGenerator {
         "  static constexpr bool kTail = {4};\n{5}{6}}};\n"
         "extern \"C\" __global__ void __launch_bounds__(kStepThreads) {0}(const __grid_constant__ Args a) "
         "{{\n"
-        "  {7}<{0}_values>(a);\n}}\n\n",
+        "  begin_kernel();\n  {7}<{0}_values>(a);\n}}\n\n",
         name, static_cast<int>(kernel.space), kernel.ticket, kernel.values, has_tail, body, tail(group, last),
         function);
     source_.kernels.push_back(kernel);

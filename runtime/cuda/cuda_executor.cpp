@@ -12,9 +12,6 @@ namespace lossc::cuda {
 
 namespace {
 
-constexpr int kStepThreads = 256;
-constexpr std::int64_t kReductionBlock = 4096;  // positions that a block of a reduction takes
-
 class CudaExecutor final : public Executor {
  public:
   explicit CudaExecutor(std::shared_ptr<const Program::Impl> program)
@@ -54,7 +51,8 @@ class CudaExecutor final : public Executor {
       head.row_begin = row_begin;
       head.row_end = row_end;
       const RegionKernel& kernel = kernels_.regions[i].region;
-      launch(kernels_.regions[i].kernel, (row_end - row_begin) * kernel.cluster, kernel.threads);
+      launch(kernels_.regions[i].kernel, (row_end - row_begin) * kernel.cluster, kernel.threads,
+             kernel.shared_bytes);
     }
     batch_.return_chunk();
   }
@@ -139,11 +137,11 @@ class CudaExecutor final : public Executor {
   }
 
  private:
-  void launch(CUkernel kernel, std::int64_t blocks, int threads) {
+  void launch(CUkernel kernel, std::int64_t blocks, int threads, int shared_bytes) {
     void* parameters[] = {batch_.arguments().data()};
     check(driver().cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), static_cast<unsigned>(blocks), 1, 1,
-                                  static_cast<unsigned>(threads), 1, 1, 0, batch_.stream(), parameters,
-                                  nullptr),
+                                  static_cast<unsigned>(threads), 1, 1, static_cast<unsigned>(shared_bytes),
+                                  batch_.stream(), parameters, nullptr),
           "launching a kernel");
   }
 
@@ -154,7 +152,7 @@ class CudaExecutor final : public Executor {
       if (l.step.kind == StepKernel::Kind::map) blocks = std::min<std::int64_t>((count + 255) / 256, 2048);
       if (l.step.kind == StepKernel::Kind::reduce) blocks = (count + kReductionBlock - 1) / kReductionBlock;
       if (l.step.kind == StepKernel::Kind::segment) blocks = std::min<std::int64_t>(count, 1 << 20);
-      launch(l.kernel, std::max<std::int64_t>(blocks, 1), kStepThreads);
+      launch(l.kernel, std::max<std::int64_t>(blocks, 1), kStepThreads, 0);
     }
   }
 

@@ -18,7 +18,6 @@ using ir::Space;
 namespace {
 
 constexpr std::int64_t kTile = 2048;  // positions that a block of batch_scatter sorts
-constexpr std::int64_t kReductionBlock = 4096;
 
 std::size_t bytes_of(std::int64_t count, std::size_t size) {
   return static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * size;
@@ -51,7 +50,7 @@ DeviceBatch::DeviceBatch(std::shared_ptr<const Program::Impl> program, CUstream 
   check(driver().cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(memory), constants.data(), constants.size() * 8),
         "copying constants to the device");
   for (std::size_t i = 0; i < slots.size(); ++i)
-    fallbacks_.push_back({memory + 8 * i, 0, kFlat, 0, 0, kRoleValues});
+    fallbacks_.push_back({memory + 8 * i, 0, kFlat, 0, 0, kRoleValues, 0, 0});
   const std::size_t tickets = static_cast<std::size_t>(kernels_.tickets) * 4 + 4;
   char* zeros = workspace_.get("zeros", sizeof(Status) + tickets);
   check(driver().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(zeros), 0, sizeof(Status) + tickets, nullptr),
@@ -81,7 +80,13 @@ std::int64_t DeviceBatch::size(Space space) const {
 }
 
 Tensor DeviceBatch::tensor_of(const Strided& s) const {
-  return {s.data, s.stride, s.inner > 0 ? s.inner : kFlat, s.outer_stride, 0, kRoleValues};
+  if (s.inner <= 0) return {s.data, s.stride, kFlat, 0, 0, kRoleValues, 0, 0};
+  if (s.inner == 1) return {s.data, s.outer_stride, kFlat, 0, 0, kRoleValues, 0, 0};
+  // Exact for dividends of 31 bits (Granlund and Montgomery, Division by invariant integers, 1994).
+  const int bits = std::bit_width(static_cast<std::uint64_t>(s.inner - 1));
+  const std::uint64_t inner = static_cast<std::uint64_t>(s.inner);
+  const std::uint64_t factor = ((std::uint64_t{1} << (31 + bits)) + inner - 1) / inner;
+  return {s.data, s.stride, s.inner, s.outer_stride, 0, kRoleValues, static_cast<unsigned>(factor), bits - 1};
 }
 
 bool DeviceBatch::in_host_memory(const std::string& name, const TensorView& view) {
@@ -235,7 +240,7 @@ void DeviceBatch::bind_slot(const TensorMap& bound, std::size_t index) {
       target.wide = ids->second.dtype == DType::i64;
       target.role = kRoleSegments;
     } else if (device_views_.count("cu_seqlens") > 0) {
-      target = {workspace_.get("segment_ids", bytes_of(rows_, 4)), 4, kFlat, 0, 0, kRoleSegments};
+      target = {workspace_.get("segment_ids", bytes_of(rows_, 4)), 4, kFlat, 0, 0, kRoleSegments, 0, 0};
     }
     return;
   }
@@ -252,14 +257,16 @@ void DeviceBatch::bind_slot(const TensorMap& bound, std::size_t index) {
               kFlat,
               0,
               pairs->second.dtype == DType::i64,
-              kRolePairs};
+              kRolePairs,
+              0,
+              0};
     return;
   }
   const TensorView* view = find(bound, slot.name);
   const bool is_output = slot.name.rfind("output.", 0) == 0;
   if (view == nullptr) {
     if (is_output) {
-      target = {workspace_.get(slot.name, bytes_of(rows_, 4)), 4, kFlat, 0, 0, kRoleValues};
+      target = {workspace_.get(slot.name, bytes_of(rows_, 4)), 4, kFlat, 0, 0, kRoleValues, 0, 0};
     } else if (slot.required) {
       refuse(fmt::format("tensor \"{}\" is missing: the spec's losses or outputs need it", slot.name));
     }
@@ -292,7 +299,7 @@ void DeviceBatch::bind_slot(const TensorMap& bound, std::size_t index) {
   }
   if (per_segment) {
     spread_.emplace_back(index, target);
-    target = {workspace_.get("spread." + slot.name, bytes_of(rows_, 4)), 4, kFlat, 0, 0, kRoleValues};
+    target = {workspace_.get("spread." + slot.name, bytes_of(rows_, 4)), 4, kFlat, 0, 0, kRoleValues, 0, 0};
   }
 }
 
@@ -396,7 +403,7 @@ void DeviceBatch::prepare_segments() {
     check(driver().cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(&status_->bad_offset), 0, 2, stream_),
           "clearing the status");
     launch_batch(k.offsets_to_ids, blocks(std::max(rows_, segments_ + 1)), 256, &a);
-    rows_index = {reinterpret_cast<char*>(a.keys_out), 4, kFlat, 0, 0, kRoleSegments};
+    rows_index = {reinterpret_cast<char*>(a.keys_out), 4, kFlat, 0, 0, kRoleSegments, 0, 0};
   } else if (ids != device_views_.end()) {
     rows_index = tensor_of(row_tensor("segment_ids", ids->second, rows_));
     rows_index.wide = ids->second.dtype == DType::i64;
@@ -428,7 +435,7 @@ void DeviceBatch::prepare_segments() {
     const auto strides = pairs.full_strides();
     const auto bytes = static_cast<std::int64_t>(dtype_size(pairs.dtype));
     a.index = {static_cast<char*>(pairs.data), strides[1] * bytes, 2, strides[0] * bytes,
-               pairs.dtype == DType::i64,      kRolePairs};
+               pairs.dtype == DType::i64,      kRolePairs,         0, 0};
     a.count = 2 * pairs_;
     launch_batch(k.check_pairs, blocks(a.count), 256, &a);
   }
