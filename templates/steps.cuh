@@ -4,6 +4,7 @@
 //   T::kFold[]                 how they are reduced
 //   T::values(a, i, v)         the values at position i, reduced or stored
 //   T::store(a, i, v)          where a segment's results go
+//   T::map(a, i)               what follows at the same position
 //   T::tail(a, v)              what one thread computes after all positions: totals v of a reduction
 //
 // Sums are formed in double precision over fixed pieces in a fixed order: the same bits in every run.
@@ -136,6 +137,10 @@ LOSSC_INLINE void segment_step(const Args& a) {
     const double folded = fold_block<T>(totals, warps);
     const int thread = threadIdx.x;
     if (thread < T::kValues) T::store(a, s, thread, static_cast<float>(folded));
+    if constexpr (T::kMaps) {
+      __syncthreads();
+      if (thread == 0) T::map(a, s);
+    }
   }
   if constexpr (T::kTail) {
     if (last_block(a.head.tickets + T::kTicket) && threadIdx.x == 0) T::tail(a, nullptr);

@@ -10,7 +10,8 @@ struct Card {
   int shared_bytes = 100 << 10;  ///< shared memory of a multiprocessor, 1024 bytes a block reserved included
 };
 
-/// `arch`: "sm_80", "sm_90a". Sizes: CUDA C++ Programming Guide, technical specifications per compute capability.
+/// `arch`: "sm_80", "sm_90a". Sizes: CUDA C++ Programming Guide, technical specifications per compute
+/// capability.
 Card card_of(std::string_view arch);
 
 }  // namespace lossc::cuda

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "compiler/cuda/card.h"
 #include "compiler/cuda/region_source.h"
@@ -12,43 +13,54 @@ namespace lossc::cuda {
 
 namespace {
 
-// Beside its part of the row, a block has the records of its warps, and the driver takes 1024 bytes.
-constexpr int kFixedShared = 1024 + 1024;
-
 struct Variant {
-  std::string source;  // "Registers<Region0, 512, 8>"
+  std::string source;  // "Resident<Region0, 512, 8>"
   RegionKernel kernel;
+  int fit = 0;  // blocks that a multiprocessor has room for
 };
 
-int threads_for(std::int64_t vectors, int most) {
-  int threads = 32;
-  while (threads < most && threads < vectors) threads *= 2;
-  return threads;
+constexpr int round_up(std::int64_t n, int unit) {
+  return static_cast<int>((n + unit - 1) / unit * unit);
 }
 
-// Blocks of a cluster, and vectors that a thread holds.
-struct Split {
-  int threads, cluster;
-  std::int64_t rounds;
-};
+// With 40 registers a thread, a multiprocessor runs 51 warps; some architectures take no more than 24 blocks.
+constexpr int kResidentThreads = 51 * 32, kMostBlocks = 24;
+// Beside its part of the row, a block has the records of its warps, and the driver takes 1024 bytes.
+constexpr int kFixedShared = 1024 + 1024;
+// Vectors that a thread holds: fewer mean more threads that wait for each other in every reduction.
+constexpr int kFewestRounds = 8, kMostRounds = 16;
+constexpr int kMostThreads = 512, kFewestThreadsOfCluster = 256;
 
 // A row that fits into the shared memory of a block, or of a cluster of blocks, stays there, so long as every
-// multiprocessor has room for two blocks: one is read while the other computes and writes. Longer rows are
-// read again by every sweep.
-constexpr int kResidentBlocks = 2;
-
-Variant resident(const Split& split, int index, int block_bytes, const Card& card, int relax) {
-  Variant v;
-  v.kernel.threads = split.threads;
-  v.kernel.cluster = split.cluster;
-  v.kernel.shared_bytes = block_bytes;
-  const int fit = card.shared_bytes / (block_bytes + kFixedShared);
-  v.kernel.blocks_per_sm = std::max(1, std::min({fit, 1536 / split.threads, 8}) >> relax);
-  v.source = fmt::format("Resident<Region{}, {}, {}, {}>", index, split.threads, split.rounds, split.cluster);
-  v.kernel.description =
-      fmt::format("resident, {} threads, {} vectors a thread, {} block{} a row", split.threads, split.rounds,
-                  split.cluster, split.cluster == 1 ? "" : "s");
-  return v;
+// multiprocessor has room for two blocks: one is read while the other computes and writes. The more bytes
+// stand in a multiprocessor, the nearer it comes to a copy; blocks of a cluster wait for each other, which
+// takes some of it back. Without a row that is held, the kernel's name stays empty.
+Variant resident(const RegionShape& shape, std::int64_t vectors, int index, const Card& card, int relax) {
+  Variant best;
+  double best_score = 0;
+  for (int cluster = 1; cluster <= (card.clusters ? 8 : 1); cluster *= 2) {
+    const std::int64_t part = (vectors + cluster - 1) / cluster;
+    int rounds = static_cast<int>(std::clamp<std::int64_t>((part + 31) / 32, 1, kFewestRounds));
+    while (rounds < kMostRounds && round_up((part + rounds - 1) / rounds, 32) > kMostThreads) ++rounds;
+    const int threads = round_up((part + rounds - 1) / rounds, 32);
+    const int bytes = threads * rounds * shape.vector_bytes;
+    const int fit = card.shared_bytes / (bytes + kFixedShared);
+    if (threads > kMostThreads || fit < 2 || (cluster > 1 && threads < kFewestThreadsOfCluster)) continue;
+    const int blocks = std::min({fit, kResidentThreads / threads, kMostBlocks});
+    const double score = static_cast<double>(blocks * part) * (1 - 0.1 * std::bit_width(unsigned(cluster)));
+    if (score <= best_score) continue;
+    best_score = score;
+    best.kernel.name = fmt::format("region{}", index);
+    best.kernel.threads = threads;
+    best.kernel.cluster = cluster;
+    best.kernel.shared_bytes = bytes;
+    best.kernel.blocks_per_sm = std::max(1, blocks >> relax);
+    best.fit = blocks;
+    best.source = fmt::format("Resident<Region{}, {}, {}, {}>", index, threads, rounds, cluster);
+    best.kernel.description = fmt::format("resident, {} threads, {} vectors a thread, {} block{} a row",
+                                          threads, rounds, cluster, cluster == 1 ? "" : "s");
+  }
+  return best;
 }
 
 Variant streaming(const RegionShape& shape, std::int64_t vectors, int index, int relax) {
@@ -56,12 +68,14 @@ Variant streaming(const RegionShape& shape, std::int64_t vectors, int index, int
   // best with large blocks, statistics alone with many small ones.
   Variant v;
   const int sweeps = shape.phases + (shape.emits ? 1 : 0);
-  const bool gradient_only = shape.phases == 0;
-  const int most = sweeps > 1 ? 1024 : 512;
-  const int unroll = std::max(1, (gradient_only || sweeps > 1 ? 4 : 2) >> relax);
-  v.kernel.threads = threads_for((vectors + unroll - 1) / unroll, relax > 0 ? std::min(most, 512) : most);
-  const int resident = gradient_only || sweeps > 1 || relax > 0 ? 1024 : 1536;
-  v.kernel.blocks_per_sm = std::max(1, (resident / v.kernel.threads) >> std::max(0, relax - 1));
+  const int most = sweeps > 1 ? 1024 : shape.emits ? 512 : 256;
+  const int unroll = 4 >> relax;
+  v.kernel.name = fmt::format("region{}", index);
+  v.kernel.threads =
+      std::clamp(round_up((vectors + unroll - 1) / unroll, 32), 32, relax > 0 ? std::min(most, 512) : most);
+  const int resident = shape.emits || relax > 0 ? 1024 : 1536;
+  v.kernel.blocks_per_sm =
+      std::clamp((resident / v.kernel.threads) >> std::max(0, relax - 1), 1, kMostBlocks);
   v.source = fmt::format("Streaming<Region{}, {}, {}>", index, v.kernel.threads, unroll);
   v.kernel.description = fmt::format("streaming, {} threads, {} vectors in flight", v.kernel.threads, unroll);
   return v;
@@ -69,21 +83,15 @@ Variant streaming(const RegionShape& shape, std::int64_t vectors, int index, int
 
 Variant choose(const RegionShape& shape, std::int64_t vocab, int index, const Card& card, int relax) {
   const std::int64_t vectors = (vocab + shape.width - 1) / shape.width;
-  const int sweeps = shape.phases + (shape.emits ? 1 : 0);
-  Variant v = streaming(shape, vectors, index, relax);
-  if (sweeps > 1) {
-    const int threads = threads_for(vectors, 512);
-    const int most = card.clusters && threads == 512 ? 8 : 1;
-    for (int cluster = 1; cluster <= most; cluster *= 2) {
-      const std::int64_t rounds = (vectors + threads * cluster - 1) / (threads * cluster);
-      const std::int64_t bytes = rounds * threads * shape.vector_bytes;
-      if (kResidentBlocks * (bytes + kFixedShared) > card.shared_bytes) continue;
-      v = resident({threads, cluster, rounds}, index, static_cast<int>(bytes), card, relax);
-      break;
-    }
+  // A gradient alone gains if whole rows are read while its coefficients are computed; statistics alone do
+  // not.
+  if (shape.emits || shape.phases > 1) {
+    const Variant held = resident(shape, vectors, index, card, relax);
+    const bool several_sweeps = shape.phases + (shape.emits ? 1 : 0) > 1;
+    const bool many = held.kernel.cluster == 1 && held.fit > 2;
+    if (!held.kernel.name.empty() && (several_sweeps || many)) return held;
   }
-  v.kernel.name = fmt::format("region{}", index);
-  return v;
+  return streaming(shape, vectors, index, relax);
 }
 
 std::string region_kernel(const Variant& v, const RegionShape& shape, int index) {
