@@ -49,6 +49,14 @@ struct Execution::Impl {
   int round = 0;
 };
 
+namespace {
+
+bool same(const TensorView& a, const TensorView& b) {
+  return a.data == b.data && a.dtype == b.dtype && a.shape == b.shape && a.strides == b.strides;
+}
+
+}  // namespace
+
 Execution::Execution(Program program) : impl_(std::make_unique<Impl>(program)) {}
 Execution::~Execution() = default;
 Execution::Execution(Execution&&) noexcept = default;
@@ -68,8 +76,11 @@ void Execution::set(std::string_view parameter, double value) {
     throw Error(ErrorCode::invalid_argument, fmt::format("parameter \"{}\" is {}; {} is allowed", parameter,
                                                          value, ir::range_text(it->range)));
   }
-  impl_->values[std::string(parameter)] = value;
-  impl_->device_values.erase(std::string(parameter));
+  double& held = impl_->values[std::string(parameter)];
+  const auto device = impl_->device_values.find(parameter);
+  if (held == value && device == impl_->device_values.end()) return;
+  held = value;
+  if (device != impl_->device_values.end()) impl_->device_values.erase(device);
   impl_->changed = true;
 }
 
@@ -78,8 +89,11 @@ void Execution::bind_parameter(std::string_view parameter, const float* device) 
     throw Error(ErrorCode::unsupported,
                 "parameters are read from memory by programs for cuda alone; use set()");
   }
+  const auto bound = impl_->device_values.find(parameter);
+  if (bound != impl_->device_values.end() && bound->second == device) return;
   set(parameter, impl_->values.count(parameter) > 0 ? impl_->values.find(parameter)->second : 0);
   impl_->device_values[std::string(parameter)] = device;
+  impl_->changed = true;
 }
 
 void Execution::set_stream(void* stream) {
@@ -113,7 +127,9 @@ void Execution::bind(std::string_view name, TensorView tensor) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("tensor \"{}\" is {}; one fp32 number is written", name, tensor.describe()));
   }
-  impl_->bound.insert_or_assign(std::string(name), std::move(tensor));
+  TensorView& held = impl_->bound[std::string(name)];
+  if (same(held, tensor)) return;
+  held = std::move(tensor);
   impl_->changed = true;
 }
 
@@ -191,8 +207,10 @@ void Execution::finish() {
 }
 
 void Execution::run() {
+  Impl& e = *impl_;
+  if (e.finished && !e.changed && e.executor->run_again(e.bound)) return;
   begin(-1);
-  const std::int64_t rows = impl_->executor->rows();
+  const std::int64_t rows = e.executor->rows();
   for (int i = 0; i + 1 < regions(); ++i) {
     forward(0, rows);
     seam();

@@ -38,6 +38,9 @@ class Executor {
   /// `parameters` in the layout's order. `changed`: something was bound or set since the last batch.
   virtual void begin(const TensorMap& bound, std::int64_t rows, const std::vector<ParameterValue>& parameters,
                      bool changed) = 0;
+  /// Carries out a whole run over all rows once more, where nothing was bound or set since the last one and
+  /// the executor has a shorter way to do that. False where it has done nothing.
+  virtual bool run_again(const TensorMap&) { return false; }
   /// Element tensors of rows [begin, end) alone.
   virtual void set_chunk(const TensorMap& bound, const TensorMap& chunk, std::int64_t begin,
                          std::int64_t end) = 0;

@@ -43,9 +43,11 @@ BenchTraffic bench_traffic(const Plan& plan, const Spec& spec);
 struct BenchTimes {
   std::string device;  ///< its name, for people
   std::vector<double> run, read, copy;
-  std::string copy_kernel;        ///< the fastest of several
-  double bytes = 0;               ///< of the memory that is read, or copied once
-  std::vector<double> host;       ///< until run() returned; empty where it waits for the results
+  std::string copy_kernel;  ///< the fastest of several
+  double bytes = 0;         ///< of the memory that is read, or copied once
+  /// Microseconds until run() returned, repeated and with a tensor bound anew each time; empty where it waits
+  /// for the results.
+  std::vector<double> host, host_anew;
   std::size_t disturbed = 0;      ///< repeats in which another process took the core
   double load = 0;                ///< of kernels that are compiled, until they can be launched
   std::int64_t compilations = 0;  ///< during all runs

@@ -21,6 +21,7 @@ BenchTimes bench_cuda(const Program&, const BenchBatch&, const Prepare&, int) {
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <list>
 
 #include "compiler/cuda/nvrtc.h"
@@ -39,37 +40,55 @@ using cuda::driver;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kFlushBytes = std::size_t{512} << 20;  // several times any second-level cache
-constexpr unsigned kThreads = 512, kVectors = 4;             // of 16 bytes, a thread
 
-// Yardsticks: what a kernel without mathematics needs to read, and to read and write.
+// Yardsticks: what a kernel without mathematics needs to read, and to read and write. A vector of 16 bytes a
+// thread in small blocks is what is fastest where memory is read and written at once; reading alone is as
+// fast with several.
 constexpr const char* kYardsticks = R"(
 __device__ __forceinline__ uint4 load(const uint4* p) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
-extern "C" __global__ void __launch_bounds__(512) copy_elements(const uint4* from, uint4* to, unsigned long long count) {
-  const unsigned long long first = blockIdx.x * 2048ull + threadIdx.x;
-  uint4 v[4];
+template <int vectors>
+__device__ __forceinline__ void copy(const uint4* from, uint4* to, unsigned long long count) {
+  const unsigned long long first = (unsigned long long)blockIdx.x * vectors * blockDim.x + threadIdx.x;
+  uint4 v[vectors];
 #pragma unroll
-  for (int k = 0; k < 4; ++k) if (first + 512 * k < count) v[k] = load(from + first + 512 * k);
+  for (int k = 0; k < vectors; ++k) if (first + k * blockDim.x < count) v[k] = load(from + first + k * blockDim.x);
 #pragma unroll
-  for (int k = 0; k < 4; ++k) if (first + 512 * k < count) __stcs(to + first + 512 * k, v[k]);
+  for (int k = 0; k < vectors; ++k) if (first + k * blockDim.x < count) to[first + k * blockDim.x] = v[k];
 }
-extern "C" __global__ void __launch_bounds__(512) read_elements(const uint4* from, unsigned* sink, unsigned long long count) {
-  const unsigned long long first = blockIdx.x * 2048ull + threadIdx.x;
+extern "C" __global__ void copy_1(const uint4* from, uint4* to, unsigned long long count) { copy<1>(from, to, count); }
+extern "C" __global__ void copy_2(const uint4* from, uint4* to, unsigned long long count) { copy<2>(from, to, count); }
+extern "C" __global__ void copy_4(const uint4* from, uint4* to, unsigned long long count) { copy<4>(from, to, count); }
+extern "C" __global__ void read_4(const uint4* from, unsigned* sink, unsigned long long count) {
+  const unsigned long long first = (unsigned long long)blockIdx.x * 4 * blockDim.x + threadIdx.x;
   unsigned bits = 0;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    if (first + 512 * k < count) {
-      const uint4 v = load(from + first + 512 * k);
+    if (first + k * blockDim.x < count) {
+      const uint4 v = load(from + first + k * blockDim.x);
       bits += v.x ^ v.y ^ v.z ^ v.w;
     }
   }
   if (bits == 0x9e3779b9u) *sink = bits;  // so that nothing is left out
 }
 )";
+
+struct Yardstick {
+  const char* kernel;
+  unsigned threads, vectors;  ///< of 16 bytes, a thread
+  bool in_place;
+  const char* name;
+};
+constexpr Yardstick kRead = {"read_4", 512, 4, false, "read"};
+constexpr std::array kCopies = {
+    Yardstick{"copy_1", 128, 1, false, "kernel of 128 threads, 1 vector"},
+    Yardstick{"copy_1", 128, 1, true, "kernel of 128 threads, 1 vector, in place"},
+    Yardstick{"copy_2", 128, 2, false, "kernel of 128 threads, 2 vectors"},
+    Yardstick{"copy_4", 512, 4, false, "kernel of 512 threads, 4 vectors"},
+};
 
 class Event {
  public:
@@ -102,15 +121,15 @@ class Bench {
       : device_(device),
         stream_(stream),
         module_(cuda::image_code(image(device))),
-        copy_(module_.prepare("copy_elements", device)),
-        read_(module_.prepare("read_elements", device)),
         flush_(device, kFlushBytes),
         sink_(device, 16) {
     check(driver().cuMemsetD32Async(flush_.address(), 0, kFlushBytes / 4, stream.get()), "clearing memory");
   }
 
-  void copy(CUdeviceptr from, CUdeviceptr to, std::size_t bytes) { launch(copy_, from, to, bytes); }
-  void read(CUdeviceptr from, std::size_t bytes) { launch(read_, from, sink_.address(), bytes); }
+  void copy(const Yardstick& how, CUdeviceptr from, CUdeviceptr to, std::size_t bytes) {
+    launch(how, from, how.in_place ? from : to, bytes);
+  }
+  void read(CUdeviceptr from, std::size_t bytes) { launch(kRead, from, sink_.address(), bytes); }
 
   /// Milliseconds of what `work` puts on the stream, with none of its tensors in the cache.
   template <class Work>
@@ -134,20 +153,20 @@ class Bench {
     return image;
   }
 
-  void launch(CUkernel kernel, CUdeviceptr from, CUdeviceptr to, std::size_t bytes) {
+  void launch(const Yardstick& how, CUdeviceptr from, CUdeviceptr to, std::size_t bytes) {
     unsigned long long count = bytes / 16;
     if (count == 0) return;
     void* arguments[] = {&from, &to, &count};
-    const auto blocks = static_cast<unsigned>((count + kThreads * kVectors - 1) / (kThreads * kVectors));
-    check(driver().cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), blocks, 1, 1, kThreads, 1, 1, 0,
-                                  stream_.get(), arguments, nullptr),
+    const unsigned long long each = how.threads * how.vectors;
+    check(driver().cuLaunchKernel(reinterpret_cast<CUfunction>(module_.prepare(how.kernel, device_)),
+                                  static_cast<unsigned>((count + each - 1) / each), 1, 1, how.threads, 1, 1,
+                                  0, stream_.get(), arguments, nullptr),
           "launching a kernel");
   }
 
   const cuda::Device& device_;
   const Stream& stream_;
   cuda::Module module_;
-  CUkernel copy_, read_;
   cuda::DeviceBuffer flush_, sink_;
   Event begin_, end_;
 };
@@ -187,6 +206,27 @@ class Tensors {
   const cuda::Device& device_;
   std::list<cuda::DeviceBuffer> buffers_;
 };
+
+double microseconds(const Clock::time_point& start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+// What run() costs the host, with nothing else in the stream: repeated, and each time after `change`. Small
+// batches of runs, for a full stream makes the host wait.
+std::vector<double> host_times(Execution& execution, const Stream& stream,
+                               const std::function<void(int)>& change) {
+  constexpr int kWarmUp = 10, kBatch = 20, kRuns = 200;
+  std::vector<double> times;
+  for (int i = -kWarmUp; i < kRuns; ++i) {
+    if (i % kBatch == 0) stream.wait();
+    if (change) change(i);
+    const Clock::time_point start = Clock::now();
+    execution.run();
+    if (i >= 0) times.push_back(microseconds(start));
+  }
+  stream.wait();
+  return times;
+}
 
 double load_ms(const Program& program, const cuda::Device& device) {
   const Program::Impl& impl = *program.impl();
@@ -235,34 +275,37 @@ BenchTimes bench_cuda(const Program& program, const BenchBatch& batch, const Pre
              to = reinterpret_cast<CUdeviceptr>(scratch.data);
 
   Bench bench(device, stream);
-  constexpr int kWarmUp = 3;
-  std::array<std::vector<double>, 2> copies;
+  // The first runs of a batch are not yet those that are repeated.
+  constexpr int kWarmUp = 6;
+  std::array<std::vector<double>, kCopies.size() + 1> copies;
   const std::int64_t compilations = statistics().compilations;
   for (int repeat = -kWarmUp; repeat < repeats; ++repeat) {
-    double host = 0;
-    const double run = bench.time([&] {
-      const Clock::time_point start = Clock::now();
-      execution.run();
-      host = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-    });
-    const double engine =
+    const double run = bench.time([&] { execution.run(); });
+    if (repeat + 2 < 0) continue;
+    std::array<double, copies.size()> copied{};
+    for (std::size_t i = 0; i < kCopies.size(); ++i)
+      copied[i] = bench.time([&] { bench.copy(kCopies[i], from, to, bytes); });
+    copied.back() =
         bench.time([&] { check(driver().cuMemcpyDtoDAsync(to, from, bytes, stream.get()), "copying"); });
-    const double kernel = bench.time([&] { bench.copy(from, to, bytes); });
     const double read = bench.time([&] { bench.read(from, bytes); });
     if (repeat < 0) continue;
     times.run.push_back(run);
-    times.host.push_back(host);
-    copies[0].push_back(engine);
-    copies[1].push_back(kernel);
+    for (std::size_t i = 0; i < copies.size(); ++i) copies[i].push_back(copied[i]);
     times.read.push_back(read);
   }
+  times.host = host_times(execution, stream, {});
+  const std::array<TensorView, 2> losses = {tensors.make(DType::fp32, {}), tensors.make(DType::fp32, {})};
+  times.host_anew = host_times(execution, stream, [&](int i) { execution.bind("loss", losses[i & 1]); });
   times.compilations = statistics().compilations - compilations;
   if (const ExecutionStatus status = execution.status(); status.bad_rows > 0) {
     throw Error(ErrorCode::internal, fmt::format("{} rows of the random batch are bad", status.bad_rows));
   }
-  const bool kernel = median(copies[1]) < median(copies[0]);
-  times.copy = copies[kernel ? 1 : 0];
-  times.copy_kernel = kernel ? "kernel" : "cuMemcpyDtoDAsync";
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < copies.size(); ++i) {
+    if (median(copies[i]) < median(copies[best])) best = i;
+  }
+  times.copy = copies[best];
+  times.copy_kernel = best < kCopies.size() ? kCopies[best].name : "cuMemcpyDtoDAsync";
   return times;
 }
 

@@ -24,6 +24,7 @@ class ArgumentBlock {
   }
 
   Head& head() { return at<Head>(0, 0); }
+  const Head& head() const { return const_cast<ArgumentBlock*>(this)->head(); }
   Tensor& tensor(std::size_t i) { return at<Tensor>(tensors_, i); }
   float*& buffer(std::size_t i) { return at<float*>(buffers_, i); }
   Map& map(std::size_t i) { return at<Map>(maps_, i); }

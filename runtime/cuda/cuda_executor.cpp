@@ -7,10 +7,14 @@
 
 #include "lossc/error.h"
 #include "runtime/cuda/device_batch.h"
+#include "runtime/cuda/launch.h"
+#include "runtime/cuda/recorded_run.h"
 
 namespace lossc::cuda {
 
 namespace {
+
+constexpr int kRunsBeforeRecording = 4;  // recording costs as much host time as several runs
 
 class CudaExecutor final : public Executor {
  public:
@@ -18,7 +22,16 @@ class CudaExecutor final : public Executor {
       : program_(std::move(program)),
         kernels_(*program_->cuda_kernels),
         batch_(program_, nullptr),
-        scalars_(std::max<std::size_t>(program_->layout.scalars.size(), 1)) {}
+        recorded_(*kernels_.device),
+        scalars_(std::max<std::size_t>(program_->layout.scalars.size(), 1)) {
+    for (const Region& region : program_->plan.regions) {
+      std::vector<int>& slots = elements_.emplace_back();
+      for (const ir::NodeId id : region_tensors(program_->plan.loss.graph, region)) {
+        slots.push_back(program_->layout.tensor_of.at(id));
+      }
+      if (region.emit) slots.push_back(program_->layout.gradient);
+    }
+  }
 
   void set_stream(void* stream) override { batch_.set_stream(static_cast<CUstream>(stream)); }
 
@@ -27,7 +40,25 @@ class CudaExecutor final : public Executor {
     read_ = false;
     known_ = {};
     if (!changed && batch_.reusable(bound, rows)) return;
+    recorded_.clear();
+    repeats_ = 0;
     batch_.bind(bound, rows, parameters);
+  }
+
+  bool run_again(const TensorMap& bound) override {
+    if (!batch_.reusable(bound, -1)) return false;
+    if (!recorded_ && ++repeats_ < kRunsBeforeRecording) return false;
+    const StreamScope scope(*kernels_.device, batch_.stream());
+    if (is_recorded(batch_.stream()))
+      return false;  // by the caller, whose graph holds the kernels themselves
+    if (!recorded_ && !record(bound)) {
+      repeats_ = 0;
+      return false;
+    }
+    read_ = false;
+    known_ = {};
+    recorded_.launch(batch_.stream());
+    return true;
   }
 
   void set_chunk(const TensorMap& bound, const TensorMap& chunk, std::int64_t begin,
@@ -36,34 +67,33 @@ class CudaExecutor final : public Executor {
   }
 
   void prologue() override {
-    const ContextScope scope(*kernels_.device);
+    const StreamScope scope(*kernels_.device, batch_.stream());
     batch_.prepare_segments();
     steps(kernels_.prologue);
   }
 
   void region(int index, std::int64_t row_begin, std::int64_t row_end) override {
     const auto i = static_cast<std::size_t>(index);
-    const Region& region = program_->plan.regions[i];
-    batch_.require_elements(region_tensors(program_->plan.loss.graph, region), region.emit);
+    batch_.require_elements(elements_[i]);
     if (row_end > row_begin) {
-      const ContextScope scope(*kernels_.device);
+      const StreamScope scope(*kernels_.device, batch_.stream());
       Head& head = batch_.arguments().head();
       head.row_begin = row_begin;
       head.row_end = row_end;
       const RegionKernel& kernel = kernels_.regions[i].region;
-      launch(kernels_.regions[i].kernel, (row_end - row_begin) * kernel.cluster, kernel.threads,
-             kernel.shared_bytes);
+      put(kernels_.regions[i].kernel, (row_end - row_begin) * kernel.cluster, kernel.threads,
+          kernel.shared_bytes);
     }
     batch_.return_chunk();
   }
 
   void seam(int index) override {
-    const ContextScope scope(*kernels_.device);
+    const StreamScope scope(*kernels_.device, batch_.stream());
     steps(kernels_.seams[static_cast<std::size_t>(index)]);
   }
 
   void epilogue() override {
-    const ContextScope scope(*kernels_.device);
+    const StreamScope scope(*kernels_.device, batch_.stream());
     steps(kernels_.epilogue);
   }
 
@@ -89,7 +119,7 @@ class CudaExecutor final : public Executor {
     // here.
     check(driver().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(batch_.status()), 0, sizeof found,
                                    batch_.stream()),
-          "clearing the status");
+          "clearing the status", *kernels_.device);
     if (found.any_bad_offset != 0) {
       throw Error(
           ErrorCode::invalid_data,
@@ -137,12 +167,25 @@ class CudaExecutor final : public Executor {
   }
 
  private:
-  void launch(CUkernel kernel, std::int64_t blocks, int threads, int shared_bytes) {
-    void* parameters[] = {batch_.arguments().data()};
-    check(driver().cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), static_cast<unsigned>(blocks), 1, 1,
-                                  static_cast<unsigned>(threads), 1, 1, static_cast<unsigned>(shared_bytes),
-                                  batch_.stream(), parameters, nullptr),
-          "launching a kernel");
+  void put(CUkernel kernel, std::int64_t blocks, int threads, int shared_bytes = 0) {
+    launch(*kernels_.device, {kernel, blocks, threads, shared_bytes, batch_.arguments().data()},
+           batch_.stream());
+  }
+
+  bool record(const TensorMap& bound) {
+    const CUstream stream = batch_.stream();
+    const bool recorded = recorded_.record([&](CUstream recording) {
+      batch_.set_stream(recording);
+      batch_.set_chunk(bound, {}, 0, batch_.rows());
+      prologue();
+      for (int i = 0; i < static_cast<int>(kernels_.regions.size()); ++i) {
+        if (i > 0) seam(i - 1);
+        region(i, 0, batch_.rows());
+      }
+      epilogue();
+    });
+    batch_.set_stream(stream);
+    return recorded;
   }
 
   void steps(const std::vector<StepLaunch>& list) {
@@ -152,19 +195,22 @@ class CudaExecutor final : public Executor {
       if (l.step.kind == StepKernel::Kind::map) blocks = std::min<std::int64_t>((count + 255) / 256, 2048);
       if (l.step.kind == StepKernel::Kind::reduce) blocks = (count + kReductionBlock - 1) / kReductionBlock;
       if (l.step.kind == StepKernel::Kind::segment) blocks = std::min<std::int64_t>(count, 1 << 20);
-      launch(l.kernel, std::max<std::int64_t>(blocks, 1), kStepThreads, 0);
+      put(l.kernel, blocks, kStepThreads);
     }
   }
 
   void copy(void* to, const void* from, std::size_t bytes) const {
     check(driver().cuMemcpyDtoHAsync(to, reinterpret_cast<CUdeviceptr>(from), bytes, batch_.stream()),
-          "reading results");
-    check(driver().cuStreamSynchronize(batch_.stream()), "waiting for the device");
+          "reading results", *kernels_.device);
+    check(driver().cuStreamSynchronize(batch_.stream()), "waiting for the device", *kernels_.device);
   }
 
   std::shared_ptr<const Program::Impl> program_;
   const CudaKernels& kernels_;
   DeviceBatch batch_;
+  std::vector<std::vector<int>> elements_;  ///< slots of the tensors of the logits' shape, by region
+  RecordedRun recorded_;                    ///< of all rows, with what is bound now
+  int repeats_ = 0;                         ///< runs since something was bound
   Batch host_batch_;
   mutable std::vector<float> scalars_;
   mutable bool read_ = false;

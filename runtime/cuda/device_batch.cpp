@@ -7,17 +7,14 @@
 #include <cstring>
 
 #include "lossc/error.h"
+#include "runtime/cuda/device_tensor.h"
 #include "runtime/tensor_layout.h"
-#include "templates/batch_abi.h"
 
 namespace lossc::cuda {
 
-using cpu::Strided;
 using ir::Space;
 
 namespace {
-
-constexpr std::int64_t kTile = 2048;  // positions that a block of batch_scatter sorts
 
 std::size_t bytes_of(std::int64_t count, std::size_t size) {
   return static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * size;
@@ -31,8 +28,26 @@ DeviceBatch::DeviceBatch(std::shared_ptr<const Program::Impl> program, CUstream 
       stream_(stream),
       workspace_(*kernels_.device),
       staging_(*kernels_.device, workspace_),
+      segments_(*program_, workspace_, staging_),
       arguments_(program_->layout, program_->plan.loss.scalars.size()) {
-  // Constants that absent optional tensors read.
+  const Device& device = *kernels_.device;
+  const ContextScope scope(device);
+  set_constants();
+  const std::size_t tickets = static_cast<std::size_t>(kernels_.tickets) * 4 + 4;
+  char* zeros = workspace_.get("zeros", sizeof(Status) + tickets);
+  check(driver().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(zeros), 0, sizeof(Status) + tickets, nullptr),
+        "clearing memory", device);
+  check(driver().cuStreamSynchronize(nullptr), "waiting for the device", device);
+  status_ = reinterpret_cast<Status*>(zeros);
+  arguments_.head().tickets = reinterpret_cast<unsigned*>(zeros + sizeof(Status));
+  arguments_.head().status = status_;
+  scalars_ =
+      reinterpret_cast<float*>(workspace_.get("scalars", bytes_of(std::ssize(program_->layout.scalars), 4)));
+  arguments_.head().scalars = scalars_;
+}
+
+// Constants that absent optional tensors read.
+void DeviceBatch::set_constants() {
   const auto& slots = program_->layout.tensors;
   std::vector<std::int64_t> constants(std::max<std::size_t>(slots.size(), 1));
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -45,23 +60,10 @@ DeviceBatch::DeviceBatch(std::shared_ptr<const Program::Impl> program, CUstream 
       std::memcpy(&constants[i], &number, sizeof number);
     }
   }
-  const ContextScope scope(*kernels_.device);
   char* memory = workspace_.get("constants", constants.size() * 8);
   check(driver().cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(memory), constants.data(), constants.size() * 8),
-        "copying constants to the device");
-  for (std::size_t i = 0; i < slots.size(); ++i)
-    fallbacks_.push_back({memory + 8 * i, 0, kFlat, 0, 0, kRoleValues, 0, 0});
-  const std::size_t tickets = static_cast<std::size_t>(kernels_.tickets) * 4 + 4;
-  char* zeros = workspace_.get("zeros", sizeof(Status) + tickets);
-  check(driver().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(zeros), 0, sizeof(Status) + tickets, nullptr),
-        "clearing memory");
-  check(driver().cuStreamSynchronize(nullptr), "waiting for the device");
-  status_ = reinterpret_cast<Status*>(zeros);
-  arguments_.head().tickets = reinterpret_cast<unsigned*>(zeros + sizeof(Status));
-  arguments_.head().status = status_;
-  scalars_ =
-      reinterpret_cast<float*>(workspace_.get("scalars", bytes_of(std::ssize(program_->layout.scalars), 4)));
-  arguments_.head().scalars = scalars_;
+        "copying constants to the device", *kernels_.device);
+  for (std::size_t i = 0; i < slots.size(); ++i) fallbacks_.push_back(flat_tensor(memory + 8 * i, 0));
 }
 
 std::int64_t DeviceBatch::size(Space space) const {
@@ -71,110 +73,17 @@ std::int64_t DeviceBatch::size(Space space) const {
     case Space::rows:
       return rows_;
     case Space::segments:
-      return segments_;
+      return segments_.segments();
     case Space::pairs:
-      return pairs_;
+      return segments_.pairs();
     default:
       throw Error(ErrorCode::internal, "a step over an unexpected space");
   }
 }
 
-Tensor DeviceBatch::tensor_of(const Strided& s) const {
-  if (s.inner <= 0) return {s.data, s.stride, kFlat, 0, 0, kRoleValues, 0, 0};
-  if (s.inner == 1) return {s.data, s.outer_stride, kFlat, 0, 0, kRoleValues, 0, 0};
-  // Exact for dividends of 31 bits (Granlund and Montgomery, Division by invariant integers, 1994).
-  const int bits = std::bit_width(static_cast<std::uint64_t>(s.inner - 1));
-  const std::uint64_t inner = static_cast<std::uint64_t>(s.inner);
-  const std::uint64_t factor = ((std::uint64_t{1} << (31 + bits)) + inner - 1) / inner;
-  return {s.data, s.stride, s.inner, s.outer_stride, 0, kRoleValues, static_cast<unsigned>(factor), bits - 1};
-}
-
-bool DeviceBatch::in_host_memory(const std::string& name, const TensorView& view) {
-  auto& known = host_memory_[name];
-  if (known.first == view.data && view.data != nullptr) return known.second;
-  unsigned type = 0;
-  const CUresult result = driver().cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                                         reinterpret_cast<CUdeviceptr>(view.data));
-  const bool host = result != CUDA_SUCCESS || type == CU_MEMORYTYPE_HOST;
-  if (!host) {
-    int ordinal = kernels_.device->ordinal();
-    if (driver().cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                       reinterpret_cast<CUdeviceptr>(view.data)) == CUDA_SUCCESS &&
-        ordinal != kernels_.device->ordinal()) {
-      refuse(fmt::format("tensor \"{}\" lies on cuda:{}; the program runs on cuda:{}", name, ordinal,
-                         kernels_.device->ordinal()));
-    }
-  }
-  known = {view.data, host};
-  return host;
-}
-
 TensorView DeviceBatch::on_device(const std::string& name, const TensorView& view, bool written,
                                   std::vector<Returned>& back) {
-  const auto size = static_cast<std::int64_t>(dtype_size(view.dtype));
-  if (view.size() == 0) return view;
-  if (in_host_memory(name, view)) {
-    staged_ = true;
-    TensorView device = staging_.to_device(name, view, stream_);
-    if (written) back.push_back({device, view});
-    return device;
-  }
-  if (reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(size) != 0) {
-    refuse(fmt::format("tensor \"{}\" begins at an address that is no multiple of its {} bytes an element",
-                       name, size));
-  }
-  return view;
-}
-
-void DeviceBatch::find_sizes(const TensorMap& bound, std::int64_t rows) {
-  if (rows >= 0) check_rows(rows);
-  rows_ = rows < 0 ? count_rows(*program_, bound) : rows;
-  segments_ = pairs_ = 0;
-  device_views_.clear();
-  const TensorView* cu = find(bound, "cu_seqlens");
-  const TensorView* ids = find(bound, "segment_ids");
-  bool needed = false;
-  for (const TensorSlot& slot : program_->layout.tensors) {
-    needed = needed || (slot.name == "segment_ids" && slot.required) || slot.space == Space::segments ||
-             slot.space == Space::pairs;
-  }
-  if (cu != nullptr && ids != nullptr) {
-    refuse("both \"cu_seqlens\" and \"segment_ids\" are given; segments are named by one of them");
-  }
-  if (cu == nullptr && ids == nullptr && needed) {
-    refuse(
-        "tensor \"cu_seqlens\" or \"segment_ids\" (with \"num_segments\") is missing: the spec has a loss of "
-        "segments");
-  }
-  if (kernels_.batch == nullptr) return;  // the plan knows no segments
-  if (cu != nullptr) {
-    check_integer("cu_seqlens", *cu);
-    if (cu->shape.size() != 1 || cu->shape[0] < 1) {
-      refuse(fmt::format("tensor \"cu_seqlens\" is {}; [segments + 1] is allowed", cu->describe()));
-    }
-    segments_ = cu->shape[0] - 1;
-    device_views_["cu_seqlens"] = on_device("cu_seqlens", *cu, false, returned_);
-  } else if (ids != nullptr) {
-    check_integer("segment_ids", *ids);
-    const TensorView& number = need(bound, "num_segments", "segment_ids come with a number of segments");
-    if (!in_host_memory("num_segments", number)) {
-      refuse(
-          "tensor \"num_segments\" lies on the device; it decides how much is launched: give it in host "
-          "memory");
-    }
-    segments_ = scalar_integer("num_segments", number);
-    check_num_segments(segments_, rows_);
-    device_views_["segment_ids"] = on_device("segment_ids", *ids, false, returned_);
-  }
-  if (const TensorView* pairs = find(bound, "pairs")) {
-    check_integer("pairs", *pairs);
-    if (pairs->shape.size() != 2 || pairs->shape[1] != 2) {
-      refuse(fmt::format("tensor \"pairs\" is {}; [n, 2] (chosen, rejected segment) is allowed",
-                         pairs->describe()));
-    }
-    pairs_ = pairs->shape[0];
-    device_views_["pairs"] = on_device("pairs", *pairs, false, returned_);
-  }
+  return staging_.on_device(name, view, written, back, stream_);
 }
 
 void DeviceBatch::allocate() {
@@ -206,8 +115,8 @@ void DeviceBatch::allocate() {
   std::fill(std::begin(head.counts), std::end(head.counts), 0);
   head.counts[static_cast<int>(Space::rows)] = rows_;
   head.counts[static_cast<int>(Space::vocab)] = program_->spec.vocab;
-  head.counts[static_cast<int>(Space::segments)] = segments_;
-  head.counts[static_cast<int>(Space::pairs)] = pairs_;
+  head.counts[static_cast<int>(Space::segments)] = segments_.segments();
+  head.counts[static_cast<int>(Space::pairs)] = segments_.pairs();
 }
 
 void DeviceBatch::bind_ignore_index(const TensorMap& bound) {
@@ -218,7 +127,7 @@ void DeviceBatch::bind_ignore_index(const TensorMap& bound) {
   if (ignore == nullptr) return;
   check_integer("ignore_index", *ignore);
   head.ignores = 1;
-  if (in_host_memory("ignore_index", *ignore)) {
+  if (staging_.in_host_memory("ignore_index", *ignore)) {
     head.ignore_index = scalar_integer("ignore_index", *ignore);
     return;
   }
@@ -235,72 +144,50 @@ void DeviceBatch::bind_slot(const TensorMap& bound, std::size_t index) {
   Tensor& target = arguments_.tensor(index);
   target = fallbacks_[index];
   if (slot.name == "segment_ids") {
-    if (const auto ids = device_views_.find("segment_ids"); ids != device_views_.end()) {
-      target = tensor_of(row_tensor(slot.name, ids->second, rows_));
-      target.wide = ids->second.dtype == DType::i64;
-      target.role = kRoleSegments;
-    } else if (device_views_.count("cu_seqlens") > 0) {
-      target = {workspace_.get("segment_ids", bytes_of(rows_, 4)), 4, kFlat, 0, 0, kRoleSegments, 0, 0};
-    }
+    segments_.set_rows(target);
     return;
   }
   if (slot.name.rfind("pairs.", 0) == 0) {
-    const auto pairs = device_views_.find("pairs");
-    if (pairs == device_views_.end()) {
-      refuse("tensor \"pairs\" is missing: [n, 2], the chosen and the rejected segment of each pair");
-    }
-    const auto strides = pairs->second.full_strides();
-    const auto bytes = static_cast<std::int64_t>(dtype_size(pairs->second.dtype));
-    const std::int64_t side = slot.name == "pairs.chosen" ? 0 : strides[1] * bytes;
-    target = {static_cast<char*>(pairs->second.data) + side,
-              strides[0] * bytes,
-              kFlat,
-              0,
-              pairs->second.dtype == DType::i64,
-              kRolePairs,
-              0,
-              0};
+    target = segments_.pair_side(slot.name);
     return;
   }
   const TensorView* view = find(bound, slot.name);
   const bool is_output = slot.name.rfind("output.", 0) == 0;
-  if (view == nullptr) {
-    if (is_output) {
-      target = {workspace_.get(slot.name, bytes_of(rows_, 4)), 4, kFlat, 0, 0, kRoleValues, 0, 0};
-    } else if (slot.required) {
-      refuse(fmt::format("tensor \"{}\" is missing: the spec's losses or outputs need it", slot.name));
-    }
-    return;
+  if (view != nullptr) {
+    bind_rows(*view, index, is_output);
+  } else if (is_output) {
+    target = flat_tensor(workspace_.get(slot.name, bytes_of(rows_, 4)), 4);
+  } else if (slot.required) {
+    refuse(fmt::format("tensor \"{}\" is missing: the spec's losses or outputs need it", slot.name));
   }
+}
+
+void DeviceBatch::bind_rows(const TensorView& view, std::size_t index, bool is_output) {
+  const TensorSlot& slot = program_->layout.tensors[index];
+  Tensor& target = arguments_.tensor(index);
   if (slot.kind == ir::Kind::index) {
-    check_integer(slot.name, *view);
+    check_integer(slot.name, view);
   } else {
-    const bool fits = slot.dtype == DType::u8 ? view->dtype == DType::u8 || view->dtype == DType::boolean
-                                              : view->dtype == slot.dtype;
+    const bool fits = slot.dtype == DType::u8 ? view.dtype == DType::u8 || view.dtype == DType::boolean
+                                              : view.dtype == slot.dtype;
     if (!fits) {
-      refuse(fmt::format("tensor \"{}\" is {}; {} is allowed", slot.name, view->describe(),
+      refuse(fmt::format("tensor \"{}\" is {}; {} is allowed", slot.name, view.describe(),
                          slot.dtype == DType::u8 ? "bool or u8" : dtype_name(slot.dtype)));
     }
   }
-  const bool per_segment = !device_views_.empty() && program_->advantage_names.count(slot.name) > 0 &&
-                           slot.space == Space::rows && view->shape.size() == 1 &&
-                           view->shape[0] == segments_ && segments_ != rows_ &&
-                           (device_views_.count("cu_seqlens") > 0 || device_views_.count("segment_ids") > 0);
-  const std::int64_t count = per_segment ? segments_ : size(slot.space);
-  row_tensor(slot.name, *view, count);  // checked before anything is copied
-  const TensorView device = on_device(slot.name, *view, is_output, returned_);
-  target = tensor_of(row_tensor(slot.name, device, count));
+  const bool per_segment = program_->advantage_names.count(slot.name) > 0 && slot.space == Space::rows &&
+                           segments_.is_per_segment(view);
+  const std::int64_t count = per_segment ? segments_.segments() : size(slot.space);
+  row_tensor(slot.name, view, count);  // checked before anything is copied
+  target = tensor_of(row_tensor(slot.name, on_device(slot.name, view, is_output, returned_), count));
   if (is_output && rows_ > 1 && target.stride == 0) {
-    refuse(fmt::format("tensor \"{}\" is {}; one number a row is written", slot.name, view->describe()));
+    refuse(fmt::format("tensor \"{}\" is {}; one number a row is written", slot.name, view.describe()));
   }
   if (slot.kind == ir::Kind::index) {
-    target.wide = view->dtype == DType::i64;
+    target.wide = view.dtype == DType::i64;
     target.role = kRoleLabels;
   }
-  if (per_segment) {
-    spread_.emplace_back(index, target);
-    target = {workspace_.get("spread." + slot.name, bytes_of(rows_, 4)), 4, kFlat, 0, 0, kRoleValues, 0, 0};
-  }
+  if (per_segment) target = segments_.spread(slot.name, target);
 }
 
 void DeviceBatch::bind_element(std::size_t index, const std::string& name, const TensorView& view,
@@ -338,143 +225,47 @@ void DeviceBatch::bind_elements(const TensorMap& bound) {
   }
 }
 
-void DeviceBatch::bind(const TensorMap& bound, std::int64_t rows,
-                       const std::vector<ParameterValue>& parameters) {
-  staged_ = chunked_ = false;
-  returned_.clear();
-  chunk_returned_.clear();
-  spread_.clear();
-  check_overlap(*program_, bound);
-  find_sizes(bound, rows);
-  allocate();
-  bind_ignore_index(bound);
-  const Layout& layout = program_->layout;
-  for (std::size_t i = 0; i < layout.tensors.size(); ++i) bind_slot(bound, i);
-  bind_elements(bound);
+void DeviceBatch::bind_numbers(const TensorMap& bound, const std::vector<ParameterValue>& parameters) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     arguments_.parameter(i) = static_cast<float>(parameters[i].value);
     arguments_.parameter_pointer(i) = parameters[i].device;
   }
-  for (std::size_t i = 0; i < program_->plan.loss.scalars.size(); ++i) {
+  const auto& scalars = program_->plan.loss.scalars;
+  for (std::size_t i = 0; i < scalars.size(); ++i) {
     arguments_.result(i) = nullptr;
-    const std::string& name = program_->plan.loss.scalars[i].name;
-    if (const TensorView* view = find(bound, name)) {
-      arguments_.result(i) = static_cast<float*>(on_device(name, *view, true, returned_).data);
+    if (const TensorView* view = find(bound, scalars[i].name)) {
+      arguments_.result(i) = static_cast<float*>(on_device(scalars[i].name, *view, true, returned_).data);
     }
   }
+}
+
+void DeviceBatch::bind(const TensorMap& bound, std::int64_t rows,
+                       const std::vector<ParameterValue>& parameters) {
+  staging_.forget();
+  chunked_ = false;
+  returned_.clear();
+  chunk_returned_.clear();
+  check_overlap(*program_, bound);
+  if (rows >= 0) check_rows(rows);
+  asked_rows_ = rows;
+  rows_ = rows < 0 ? count_rows(*program_, bound) : rows;
+  segments_.bind(bound, rows_, stream_);
+  allocate();
+  bind_ignore_index(bound);
+  for (std::size_t i = 0; i < program_->layout.tensors.size(); ++i) bind_slot(bound, i);
+  bind_elements(bound);
+  bind_numbers(bound, parameters);
+  segments_.make_launches(arguments_, status_);
 }
 
 bool DeviceBatch::reusable(const TensorMap& bound, std::int64_t rows) const {
-  if (staged_ || (rows >= 0 && rows != rows_)) return false;
-  // These two are numbers in host memory, which may have changed under the same address.
-  if (const TensorView* n = find(bound, "num_segments");
-      n != nullptr && kernels_.batch != nullptr && scalar_integer("num_segments", *n) != segments_) {
-    return false;
-  }
-  if (const TensorView* n = find(bound, "ignore_index"))
-    return host_memory_.at("ignore_index").second == false && n;
-  return true;
-}
-
-void DeviceBatch::launch_batch(CUkernel kernel, std::int64_t blocks, int threads, void* arguments) {
-  void* parameters[] = {arguments};
-  check(driver().cuLaunchKernel(reinterpret_cast<CUfunction>(kernel),
-                                static_cast<unsigned>(std::max<std::int64_t>(blocks, 1)), 1, 1,
-                                static_cast<unsigned>(threads), 1, 1, 0, stream_, parameters, nullptr),
-        "launching a kernel of the batch");
-}
-
-void DeviceBatch::prepare_segments() {
-  if (kernels_.batch == nullptr) return;
-  const BatchKernels& k = *kernels_.batch;
-  const auto blocks = [](std::int64_t n) { return std::min<std::int64_t>((n + 255) / 256, 1024); };
-  BatchArguments a{};
-  a.status = status_;
-  a.groups = segments_;
-  const auto cu = device_views_.find("cu_seqlens");
-  const auto ids = device_views_.find("segment_ids");
-  Tensor rows_index{};
-  if (cu != device_views_.end()) {
-    a.index = tensor_of(row_tensor("cu_seqlens", cu->second, segments_ + 1));
-    a.index.wide = cu->second.dtype == DType::i64;
-    a.count = rows_;
-    a.offsets = reinterpret_cast<long long*>(workspace_.get("offsets", bytes_of(segments_ + 1, 8)));
-    a.keys_out = reinterpret_cast<int*>(workspace_.get("segment_ids", bytes_of(rows_, 4)));
-    check(driver().cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(&status_->bad_offset), 0, 2, stream_),
-          "clearing the status");
-    launch_batch(k.offsets_to_ids, blocks(std::max(rows_, segments_ + 1)), 256, &a);
-    rows_index = {reinterpret_cast<char*>(a.keys_out), 4, kFlat, 0, 0, kRoleSegments, 0, 0};
-  } else if (ids != device_views_.end()) {
-    rows_index = tensor_of(row_tensor("segment_ids", ids->second, rows_));
-    rows_index.wide = ids->second.dtype == DType::i64;
-  }
-  const auto& maps = program_->layout.maps;
-  for (std::size_t m = 0; m < maps.size(); ++m) {
-    if (maps[m] == "segment_ids" && cu != device_views_.end()) {
-      arguments_.map(m) = {a.offsets, nullptr};
-      continue;
-    }
-    const bool of_pairs = maps[m] != "segment_ids";
-    Tensor index = rows_index;
-    if (of_pairs) {
-      for (std::size_t i = 0; i < program_->layout.tensors.size(); ++i) {
-        if (program_->layout.tensors[i].name == maps[m]) index = arguments_.tensor(i);
-      }
-    }
-    group(maps[m], index, of_pairs ? pairs_ : rows_);
-  }
-  for (const auto& [slot, values] : spread_) {
-    a.index = rows_index;
-    a.values = values;
-    a.count = rows_;
-    a.spread = reinterpret_cast<float*>(arguments_.tensor(slot).data);
-    launch_batch(k.spread, blocks(rows_), 256, &a);
-  }
-  if (pairs_ > 0) {
-    const TensorView& pairs = device_views_.at("pairs");
-    const auto strides = pairs.full_strides();
-    const auto bytes = static_cast<std::int64_t>(dtype_size(pairs.dtype));
-    a.index = {static_cast<char*>(pairs.data), strides[1] * bytes, 2, strides[0] * bytes,
-               pairs.dtype == DType::i64,      kRolePairs,         0, 0};
-    a.count = 2 * pairs_;
-    launch_batch(k.check_pairs, blocks(a.count), 256, &a);
-  }
-}
-
-// A stable radix sort by the bits that the number of groups has.
-void DeviceBatch::group(const std::string& map, const Tensor& index, std::int64_t count) {
-  const BatchKernels& k = *kernels_.batch;
-  const auto blocks = [](std::int64_t n) { return std::min<std::int64_t>((n + 255) / 256, 1024); };
-  const auto array = [&](const char* name) {
-    return reinterpret_cast<int*>(workspace_.get(map + name, bytes_of(count, 4)));
-  };
-  int* keys[] = {array(".keys0"), array(".keys1")};
-  int* orders[] = {array(".order0"), array(".order1")};
-  BatchArguments a{};
-  a.index = index;
-  a.status = status_;
-  a.count = count;
-  a.groups = segments_;
-  a.tiles = (count + kTile - 1) / kTile;
-  a.histogram = reinterpret_cast<unsigned*>(workspace_.get("histogram", bytes_of(256 * a.tiles, 4)));
-  a.offsets = reinterpret_cast<long long*>(workspace_.get(map + ".offsets", bytes_of(segments_ + 1, 8)));
-  a.keys_out = keys[0];
-  a.order_out = orders[0];
-  launch_batch(k.keys, blocks(count), 256, &a);
-  int side = 0;
-  for (a.shift = 0; (segments_ >> a.shift) > 0 && count > 0; a.shift += 8) {
-    a.keys_in = keys[side];
-    a.order_in = orders[side];
-    side = 1 - side;
-    a.keys_out = keys[side];
-    a.order_out = orders[side];
-    launch_batch(k.histogram, a.tiles, 256, &a);
-    launch_batch(k.scan, 1, 1024, &a);
-    launch_batch(k.scatter, a.tiles, 256, &a);
-  }
-  a.keys_in = keys[side];
-  launch_batch(k.offsets, blocks(segments_ + 1), 256, &a);
-  arguments_.map(static_cast<std::size_t>(program_->layout.map_index(map))) = {a.offsets, orders[side]};
+  if (rows < 0 ? asked_rows_ >= 0 : rows != rows_) return false;
+  if (staged() || !segments_.unchanged(bound)) return false;
+  // A number in host memory may have changed under the same address.
+  const TensorView* ignore = find(bound, "ignore_index");
+  const Head& head = arguments_.head();
+  return ignore == nullptr || head.ignore_pointer != nullptr ||
+         scalar_integer("ignore_index", *ignore) == head.ignore_index;
 }
 
 void DeviceBatch::set_chunk(const TensorMap& bound, const TensorMap& chunk, std::int64_t begin,
@@ -508,24 +299,22 @@ void DeviceBatch::set_chunk(const TensorMap& bound, const TensorMap& chunk, std:
   }
 }
 
-void DeviceBatch::require_elements(const std::vector<ir::NodeId>& reads, bool gradient) {
-  auto require = [&](int index) {
-    if (arguments_.tensor(static_cast<std::size_t>(index)).data == nullptr && rows_ > 0) {
-      refuse(fmt::format("tensor \"{}\" is missing: bind it, or give it with each chunk of rows",
-                         program_->layout.tensors[static_cast<std::size_t>(index)].name));
-    }
-  };
-  for (ir::NodeId id : reads) require(program_->layout.tensor_of.at(id));
-  if (gradient) require(program_->layout.gradient);
+void DeviceBatch::require_elements(const std::vector<int>& slots) {
+  for (const int slot : slots) {
+    const auto index = static_cast<std::size_t>(slot);
+    if (arguments_.tensor(index).data != nullptr || rows_ == 0) continue;
+    refuse(fmt::format("tensor \"{}\" is missing: bind it, or give it with each chunk of rows",
+                       program_->layout.tensors[index].name));
+  }
 }
 
 void DeviceBatch::return_chunk() {
-  for (const Returned& r : chunk_returned_) staging_.to_host(r.device, r.host, stream_);
+  for (const Returned& staged : chunk_returned_) staging_.to_host(staged, stream_);
   chunk_returned_.clear();
 }
 
 void DeviceBatch::return_outputs() {
-  for (const Returned& r : returned_) staging_.to_host(r.device, r.host, stream_);
+  for (const Returned& staged : returned_) staging_.to_host(staged, stream_);
 }
 
 }  // namespace lossc::cuda

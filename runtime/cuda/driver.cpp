@@ -195,4 +195,9 @@ void check(CUresult result, const char* what) {
               fmt::format("{} failed: {}", what, describe_error(usable_driver(), result)));
 }
 
+void check(CUresult result, const char* what, const Device& device) {
+  if (result == CUDA_SUCCESS) return;
+  check(result, fmt::format("{} on cuda:{}", what, device.ordinal()).c_str());
+}
+
 }  // namespace lossc::cuda

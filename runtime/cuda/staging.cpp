@@ -1,6 +1,10 @@
 #include "runtime/cuda/staging.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
+
+#include "runtime/tensor_layout.h"
 
 namespace lossc::cuda {
 
@@ -42,6 +46,42 @@ void copy_elements(char* to, const char* from, const TensorView& view,
 
 }  // namespace
 
+bool Staging::in_host_memory(const std::string& name, const TensorView& view) {
+  auto& known = known_[name];
+  if (known.first == view.data && view.data != nullptr) return known.second;
+  const auto address = reinterpret_cast<CUdeviceptr>(view.data);
+  unsigned type = 0;
+  const CUresult result = driver().cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+  const bool host = result != CUDA_SUCCESS || type == CU_MEMORYTYPE_HOST;
+  int ordinal = device_.ordinal();
+  if (!host &&
+      driver().cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) ==
+          CUDA_SUCCESS &&
+      ordinal != device_.ordinal()) {
+    refuse(fmt::format("tensor \"{}\" lies on cuda:{}; the program runs on cuda:{}", name, ordinal,
+                       device_.ordinal()));
+  }
+  known = {view.data, host};
+  return host;
+}
+
+TensorView Staging::on_device(const std::string& name, const TensorView& view, bool written,
+                              std::vector<Returned>& back, CUstream stream) {
+  const auto size = static_cast<std::int64_t>(dtype_size(view.dtype));
+  if (view.size() == 0) return view;
+  if (in_host_memory(name, view)) {
+    used_ = true;
+    TensorView device = to_device(name, view, stream);
+    if (written) back.push_back({device, view});
+    return device;
+  }
+  if (reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(size) != 0) {
+    refuse(fmt::format("tensor \"{}\" begins at an address that is no multiple of its {} bytes an element",
+                       name, size));
+  }
+  return view;
+}
+
 TensorView Staging::to_device(const std::string& name, const TensorView& host, CUstream stream) {
   const Extent extent = extent_of(host);
   const auto size = static_cast<std::int64_t>(dtype_size(host.dtype));
@@ -55,7 +95,7 @@ TensorView Staging::to_device(const std::string& name, const TensorView& host, C
     const ContextScope scope(device_);
     check(driver().cuMemcpyHtoDAsync(reinterpret_cast<CUdeviceptr>(memory), first,
                                      static_cast<std::size_t>(extent.bytes), stream),
-          "copying a tensor to the device");
+          "copying a tensor to the device", device_);
   }
   TensorView view = host;
   view.data = memory + extent.before;
@@ -63,7 +103,8 @@ TensorView Staging::to_device(const std::string& name, const TensorView& host, C
   return view;
 }
 
-void Staging::to_host(const TensorView& device, const TensorView& host, CUstream stream) {
+void Staging::to_host(const Returned& staged, CUstream stream) {
+  const auto& [device, host] = staged;
   const Extent extent = extent_of(host);
   if (extent.bytes == 0) return;
   const ContextScope scope(device_);
@@ -71,8 +112,8 @@ void Staging::to_host(const TensorView& device, const TensorView& host, CUstream
   check(driver().cuMemcpyDtoHAsync(
             bytes.data(), reinterpret_cast<CUdeviceptr>(static_cast<char*>(device.data) - extent.before),
             bytes.size(), stream),
-        "copying a tensor from the device");
-  check(driver().cuStreamSynchronize(stream), "waiting for the device");
+        "copying a tensor from the device", device_);
+  check(driver().cuStreamSynchronize(stream), "waiting for the device", device_);
   copy_elements(static_cast<char*>(host.data), bytes.data() + extent.before, host, host.full_strides(), 0,
                 static_cast<std::int64_t>(dtype_size(host.dtype)));
 }
