@@ -27,9 +27,14 @@ struct Tensor {
   long long stride;
   long long inner;
   long long outer_stride;
-  int wide;  ///< indices are 64 bits wide
-  int role;  ///< TensorRole
+  int wide;         ///< indices are 64 bits wide
+  int role;         ///< TensorRole
+  unsigned factor;  ///< i / inner is the high half of i * factor, shifted; 0 where inner is kFlat
+  int shift;
 };
+
+constexpr int kStepThreads = 256;      ///< of a block of a step's kernel
+constexpr int kReductionBlock = 1024;  ///< positions that one block reduces; part of the result's bits
 
 /// Positions of the from-space of an index map, grouped by their element of the to-space, in ascending order.
 struct Map {

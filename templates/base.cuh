@@ -7,6 +7,15 @@ typedef unsigned long long u64;
 
 namespace lossc::cuda {
 
+/// What every kernel begins with. One that is launched while the kernel before it still runs waits here for
+/// its results, and lets the next one be launched.
+LOSSC_INLINE void begin_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 LOSSC_INLINE float infinity() {
   return __int_as_float(0x7f800000);
 }
@@ -130,20 +139,30 @@ struct Vector {
   }
 };
 
-/// Hides from the compiler what it knows of vectors, so that it unpacks them again instead of keeping fp32
-/// copies.
-template <class Raw>
-LOSSC_INLINE void forget(Raw& raw) {
-  unsigned* words = reinterpret_cast<unsigned*>(&raw);
+/// Begins to copy a Vector from global into shared memory, its pieces of 16 bytes `kStride` pieces apart.
+/// Returns the place behind it.
+template <class V, int kStride>
+LOSSC_INLINE uint4* copy_async(uint4* to, const char* from) {
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Raw) / 4); ++i) asm volatile("" : "+r"(words[i]));
+  for (int i = 0; i < V::kWords / 4; ++i) {
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(
+                     static_cast<unsigned>(__cvta_generic_to_shared(to))),
+                 "l"(from + 16 * i)
+                 : "memory");
+    to += kStride;
+  }
+  return to;
+}
+/// Until everything this thread began to copy has arrived.
+LOSSC_INLINE void wait_for_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 // ---- the argument block
 
 LOSSC_INLINE char* address(const Tensor& t, i64 i) {
-  const unsigned outer = static_cast<unsigned>(i) / static_cast<unsigned>(t.inner);
-  return t.data + outer * t.outer_stride + (i - outer * t.inner) * t.stride;
+  const unsigned n = static_cast<unsigned>(i), outer = __umulhi(n, t.factor) >> t.shift;
+  return t.data + outer * t.outer_stride + (n - outer * t.inner) * t.stride;
 }
 
 template <int kTensors, int kBuffers, int kMaps, int kParameters, int kResults>

@@ -27,6 +27,7 @@ LOSSC_INLINE int group_of(const BatchArguments& a, i64 i) {
 /// in the status, and no address is formed from it.
 extern "C" __global__ void __launch_bounds__(kBatchThreads)
     batch_offsets_to_ids(const __grid_constant__ BatchArguments a) {
+  begin_kernel();
   const i64 stride = i64(gridDim.x) * kBatchThreads;
   const i64 first = i64(blockIdx.x) * kBatchThreads + threadIdx.x;
   for (i64 s = first; s <= a.groups; s += stride) {
@@ -56,6 +57,7 @@ extern "C" __global__ void __launch_bounds__(kBatchThreads)
 /// Keys to sort by: what is in no group comes last.
 extern "C" __global__ void __launch_bounds__(kBatchThreads)
     batch_keys(const __grid_constant__ BatchArguments a) {
+  begin_kernel();
   const i64 stride = i64(gridDim.x) * kBatchThreads;
   for (i64 i = i64(blockIdx.x) * kBatchThreads + threadIdx.x; i < a.count; i += stride) {
     const int group = group_of(a, i);
@@ -70,6 +72,7 @@ LOSSC_INLINE int digit_of(const BatchArguments& a, int key) {
 
 extern "C" __global__ void __launch_bounds__(kBatchThreads)
     batch_histogram(const __grid_constant__ BatchArguments a) {
+  begin_kernel();
   __shared__ unsigned counts[kDigits];
   for (int d = threadIdx.x; d < kDigits; d += kBatchThreads) counts[d] = 0;
   __syncthreads();
@@ -84,6 +87,7 @@ extern "C" __global__ void __launch_bounds__(kBatchThreads)
 
 /// Exclusive sums over the whole histogram, digit by digit: one block.
 extern "C" __global__ void __launch_bounds__(1024) batch_scan(const __grid_constant__ BatchArguments a) {
+  begin_kernel();
   __shared__ unsigned warps[32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   unsigned base = 0;
@@ -117,6 +121,7 @@ extern "C" __global__ void __launch_bounds__(1024) batch_scan(const __grid_const
 
 extern "C" __global__ void __launch_bounds__(kBatchThreads)
     batch_scatter(const __grid_constant__ BatchArguments a) {
+  begin_kernel();
   __shared__ unsigned next[kWarps][kDigits];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int k = threadIdx.x; k < kWarps * kDigits; k += kBatchThreads) next[k / kDigits][k % kDigits] = 0;
@@ -159,6 +164,7 @@ extern "C" __global__ void __launch_bounds__(kBatchThreads)
 /// Where each group begins among the sorted keys.
 extern "C" __global__ void __launch_bounds__(kBatchThreads)
     batch_offsets(const __grid_constant__ BatchArguments a) {
+  begin_kernel();
   const i64 stride = i64(gridDim.x) * kBatchThreads;
   for (i64 s = i64(blockIdx.x) * kBatchThreads + threadIdx.x; s <= a.groups; s += stride) {
     i64 low = 0, high = a.count;
@@ -177,6 +183,7 @@ extern "C" __global__ void __launch_bounds__(kBatchThreads)
 /// A segment's value at each of its rows.
 extern "C" __global__ void __launch_bounds__(kBatchThreads)
     batch_spread(const __grid_constant__ BatchArguments a) {
+  begin_kernel();
   const i64 stride = i64(gridDim.x) * kBatchThreads;
   for (i64 i = i64(blockIdx.x) * kBatchThreads + threadIdx.x; i < a.count; i += stride) {
     const int group = a.status->bad_offset != 0 ? -2 : group_of(a, i);
@@ -189,6 +196,7 @@ extern "C" __global__ void __launch_bounds__(kBatchThreads)
 /// Pairs that name a segment that does not exist.
 extern "C" __global__ void __launch_bounds__(kBatchThreads)
     batch_check_pairs(const __grid_constant__ BatchArguments a) {
+  begin_kernel();
   const i64 stride = i64(gridDim.x) * kBatchThreads;
   for (i64 i = i64(blockIdx.x) * kBatchThreads + threadIdx.x; i < a.count; i += stride) {
     if (group_of(a, i) == -2) atomicMax(&a.status->bad_pair, ~static_cast<u64>(i));

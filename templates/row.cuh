@@ -5,6 +5,7 @@
 //   R::kWidth                    elements that fill 16 bytes of the row's narrowest tensor
 //   R::Row                       values of the row, in shared memory
 //   R::Raw, R::Input             kWidth elements of every tensor that is swept, as loaded; one, as fp32
+//   R::fetch                     begins to copy kWidth elements into shared memory, as they stand in Raw
 //   R::Streams                   where the row begins in every tensor: open, first (the narrowest), aligned
 //   R::active, R::skip, R::begin what is computed before the sweeps
 //   R::Phase0, ...               one sweep: anchors, terms, finish
@@ -69,30 +70,40 @@ LOSSC_INLINE void sweep_loose(const Streams& streams, const S& span, F& f) {
   }
 }
 
-/// The row is loaded once and stays in the registers of a block, or is dealt to those of a cluster of blocks.
+/// The row is loaded once and stays in the shared memory of a block, or is dealt to that of a cluster of
+/// blocks. A thread copies what it will read itself, without a register in between, so nobody waits for
+/// others.
 template <class R, int kBlock, int kVectors, int kBlocks = 1>
-struct Registers {
+struct Resident {
   static constexpr int kThreads = kBlock, kCluster = kBlocks;
   static constexpr int kSlots = kThreads * kVectors * kCluster;
   static constexpr bool kLong = false;  ///< whether a thread sums many elements
-  typename R::Raw raw[kVectors];
+  static constexpr int kPieces = sizeof(typename R::Raw) / 16;
 
+  LOSSC_INLINE uint4* slot(int k) {
+    extern __shared__ uint4 row_slots[];
+    return row_slots + k * (kPieces * kThreads) + threadIdx.x;
+  }
   template <class S>
   __device__ __forceinline__ void fetch(const typename R::Streams& streams, const S& span) {
-#pragma unroll
+#pragma unroll 1
     for (int k = 0; k < kVectors; ++k) {
       const int v = span.vector(k);
-      if (span.has(v)) R::template load<Keep::normal>(raw[k], streams, span.first_element(v), 0);
+      if (span.has(v)) R::template fetch<kThreads>(slot(k), streams, span.first_element(v));
     }
   }
   template <class P, class S, class F>
   __device__ __forceinline__ void sweep(const typename R::Streams& streams, const S& span, F& f) {
     sweep_loose<P>(streams, span, f);
-#pragma unroll
+    wait_for_copies();
+#pragma unroll 2
     for (int k = 0; k < kVectors; ++k) {
       const int v = span.vector(k);
-      forget(raw[k]);
-      if (span.has(v)) f.vector(raw[k], span.first_element(v));
+      if (!span.has(v)) continue;
+      typename R::Raw raw;
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) reinterpret_cast<uint4*>(&raw)[i] = slot(k)[i * kThreads];
+      f.vector(raw, span.first_element(v));
     }
   }
 };
@@ -361,26 +372,34 @@ struct RowProgram {
 
   template <class P, class Next>
   __device__ __forceinline__ void phase() {
-    Accumulation<R, P, Source::kLong> f(shared.row);
-    source.template sweep<P>(streams, span, f);
-    merge_block<kThreads>(f.record, reinterpret_cast<decltype(f.record)*>(shared.warps));
-    exchange(f.record);
-    if constexpr (P::kAnchors > 0) {
-      if (threadIdx.x == 0) shared.good = P::good(shared.row, f.record.sums);
-      __syncthreads();
-      if (!shared.good) sum_again<P>(f.record);
+#pragma unroll 1
+    for (bool last = P::kAnchors == 0;; last = true) {
+      Accumulation<R, P, Source::kLong> f(shared.row);
+      source.template sweep<P>(streams, span, f);
+      merge_block<kThreads>(f.record, reinterpret_cast<decltype(f.record)*>(shared.warps));
+      exchange(f.record);
+      if (threadIdx.x == 0) {
+        shared.good = P::good(shared.row, f.record.sums) || last;
+        if (shared.good) P::finish(a, row, shared.row, f.record.sums, f.record.tops, f.record.places);
+      }
+      if constexpr (P::kAnchors > 0) {
+        __syncthreads();
+        if (!shared.good) {
+          find_anchors<P>();
+          continue;
+        }
+      }
+      break;
     }
-    if (threadIdx.x < 32) {
-      if (threadIdx.x == 0) P::finish(a, row, shared.row, f.record.sums, f.record.tops, f.record.places);
-      __syncwarp();
-      if constexpr (Next::kAnchors > 0) sample_anchors<Next>();
+    if constexpr (Next::kAnchors > 0) {
+      if (threadIdx.x < 32) sample_anchors<Next>();
     }
     // An element that was picked may be overwritten when all blocks have it.
     if constexpr (kCluster > 1 && P::kPicks) {
       cluster_arrive();
       cluster_wait();
     }
-    __syncthreads();
+    if constexpr (P::kAnchors == 0 || Next::kAnchors > 0) __syncthreads();
   }
 
   /// The records of all blocks of the cluster merged, in thread 0 of each, in the order of their ranks.
@@ -424,27 +443,18 @@ struct RowProgram {
     for (int k = 0; k < P::kAnchors; ++k) record.tops[k] = fmaxf(record.tops[k], x[k]);
   }
 
-  /// For the rare row whose sample was far too low: anchors of all of the row, and the phase's record with
-  /// them. Small code counts; every block of a cluster does it all.
-  template <class P, class Rec>
-  __device__ __forceinline__ void sum_again(Rec& merged) {
-    reopen();
+  /// For the rare row whose sample was far too low: anchors of all of the row. Small code counts; every block
+  /// of a cluster does it all.
+  template <class P>
+  __device__ __forceinline__ void find_anchors() {
     Record<0, P::kAnchors, false> anchors;
     anchors.clear();
     const typename P::Arguments o(shared.row);
-#pragma unroll 2
+#pragma unroll 1
     for (int element = threadIdx.x; element < R::kVocab; element += kThreads) raise<P>(anchors, o, element);
     merge_block<kThreads>(anchors, reinterpret_cast<decltype(anchors)*>(shared.warps));
     if (threadIdx.x == 0) P::set_anchors(shared.row, anchors.tops, true);
     __syncthreads();
-    Accumulation<R, P, false> f(shared.row);
-#pragma unroll 1
-    for (int element = threadIdx.x; element < R::kVocab; element += kThreads) {
-      f.element(P::read(streams, element), element);
-    }
-    merge_block<kThreads>(f.record, reinterpret_cast<Rec*>(shared.warps));
-    if (threadIdx.x == 0) P::good(shared.row, f.record.sums);
-    merged = f.record;
   }
 
   /// Writes the gradient, zeros for a row that has none and behind the vocabulary.

@@ -4,6 +4,7 @@
 //   T::kFold[]                 how they are reduced
 //   T::values(a, i, v)         the values at position i, reduced or stored
 //   T::store(a, i, v)          where a segment's results go
+//   T::map(a, i)               what follows at the same position
 //   T::tail(a, v)              what one thread computes after all positions: totals v of a reduction
 //
 // Sums are formed in double precision over fixed pieces in a fixed order: the same bits in every run.
@@ -21,9 +22,6 @@ LOSSC_INLINE double fold(Fold f, double total, double v) {
   if (total != total || v != v) return total != total ? total : v;
   return f == Fold::min ? (v < total ? v : total) : (v > total ? v : total);
 }
-
-constexpr int kStepThreads = 256;
-constexpr int kReductionBlock = 4096;  ///< positions that one block reduces; part of the result's bits
 
 constexpr int kStepWarps = kStepThreads / 32;
 
@@ -75,11 +73,16 @@ LOSSC_INLINE void map_step(const Args& a) {
   }
 }
 
+template <class T>
+LOSSC_INLINE void start_totals(double* totals) {
+#pragma unroll
+  for (int k = 0; k < T::kValues; ++k) totals[k] = fold_identity(T::fold_of(k));
+}
+
 /// The totals of this thread's positions: every kStepThreads-th m of a range, or order[m].
 template <class T, class Args>
 LOSSC_INLINE void fold_positions(const Args& a, i64 begin, i64 end, const int* order, double* totals) {
-#pragma unroll
-  for (int k = 0; k < T::kValues; ++k) totals[k] = fold_identity(T::fold_of(k));
+  start_totals<T>(totals);
 #pragma unroll 1
   for (i64 m = begin + threadIdx.x; m < end; m += kStepThreads) {
     float v[T::kValues];
@@ -89,29 +92,34 @@ LOSSC_INLINE void fold_positions(const Args& a, i64 begin, i64 end, const int* o
   }
 }
 
-/// Every block leaves what its positions come to; the last one folds that, a warp a value.
+/// Every block leaves what its positions come to; the last one folds that.
 template <class T, class Args>
 LOSSC_INLINE void reduce_step(const Args& a) {
   __shared__ double warps[T::kValues][kStepWarps];
   __shared__ float results[T::kValues];
   const i64 count = a.head.counts[T::kSpace];
   const i64 begin = i64(blockIdx.x) * kReductionBlock;
+  const int thread = threadIdx.x;
   double totals[T::kValues];
   fold_positions<T>(a, begin, begin + kReductionBlock < count ? begin + kReductionBlock : count, nullptr,
                     totals);
-  const double folded = fold_block<T>(totals, warps);
-  const int thread = threadIdx.x, blocks = gridDim.x;
-  if (thread < T::kValues) a.head.partial[i64(blockIdx.x) * T::kValues + thread] = folded;
-  if (!last_block(a.head.tickets + T::kTicket)) return;
 #pragma unroll 1
-  for (int k = thread / 32; k < T::kValues; k += kStepWarps) {
-    const Fold f = T::fold_of(k);
-    double v = fold_identity(f);
+  for (bool last = false;; last = true) {
+    const double folded = fold_block<T>(totals, warps);
+    if (last) {
+      if (thread < T::kValues) results[thread] = static_cast<float>(folded);
+      break;
+    }
+    if (thread < T::kValues) a.head.partial[i64(blockIdx.x) * T::kValues + thread] = folded;
+    if (!last_block(a.head.tickets + T::kTicket)) return;
+    start_totals<T>(totals);
 #pragma unroll 1
-    for (int b = thread % 32; b < blocks; b += 32) v = fold(f, v, a.head.partial[i64(b) * T::kValues + k]);
-#pragma unroll 1
-    for (int mask = 16; mask > 0; mask /= 2) v = fold(f, v, __shfl_xor_sync(0xffffffffu, v, mask));
-    if (thread % 32 == 0) results[k] = static_cast<float>(v);
+    for (unsigned b = thread; b < gridDim.x; b += kStepThreads) {
+#pragma unroll
+      for (int k = 0; k < T::kValues; ++k) {
+        totals[k] = fold(T::fold_of(k), totals[k], a.head.partial[i64(b) * T::kValues + k]);
+      }
+    }
   }
   __syncthreads();
   if (thread == 0) T::tail(a, results);
@@ -129,6 +137,10 @@ LOSSC_INLINE void segment_step(const Args& a) {
     const double folded = fold_block<T>(totals, warps);
     const int thread = threadIdx.x;
     if (thread < T::kValues) T::store(a, s, thread, static_cast<float>(folded));
+    if constexpr (T::kMaps) {
+      __syncthreads();
+      if (thread == 0) T::map(a, s);
+    }
   }
   if constexpr (T::kTail) {
     if (last_block(a.head.tickets + T::kTicket) && threadIdx.x == 0) T::tail(a, nullptr);

@@ -74,15 +74,14 @@ std::string source(const Plan& plan, const Spec& spec, const std::string& device
   const bool gpu = device == "cuda" || device.starts_with("cuda:");
 #ifdef LOSSC_HAS_CUDA
   if (gpu) {
+    std::string arch = "sm_90a";  // cuda:N, for the source is written without a look at the card
     if (device.starts_with("cuda:sm_")) {
-      cuda::card_arch(std::string_view(device).substr(5));
+      arch = cuda::card_arch(std::string_view(device).substr(5));
     } else if (cuda::cuda_ordinal(device) < 0) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("device \"{}\" is none; allowed are cpu, cuda:N and cuda:sm_90a", device));
     }
-    const bool clusters =
-        !device.starts_with("cuda:sm_") || cuda::has_clusters(std::string_view(device).substr(5));
-    return cuda::cuda_source(plan, make_layout(plan, spec), spec, clusters).text;
+    return cuda::cuda_source(plan, make_layout(plan, spec), spec, arch).text;
   }
 #else
   if (gpu) {

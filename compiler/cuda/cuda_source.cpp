@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
+#include "compiler/cuda/card.h"
 #include "compiler/cuda/region_source.h"
 #include "compiler/cuda/templates.h"
 
@@ -12,31 +14,53 @@ namespace lossc::cuda {
 namespace {
 
 struct Variant {
-  std::string source;  // "Registers<Region0, 512, 8>"
+  std::string source;  // "Resident<Region0, 512, 8>"
   RegionKernel kernel;
+  int fit = 0;  // blocks that a multiprocessor has room for
 };
 
-int threads_for(std::int64_t vectors, int most) {
-  int threads = 32;
-  while (threads < most && threads < vectors) threads *= 2;
-  return threads;
+constexpr int round_up(std::int64_t n, int unit) {
+  return static_cast<int>((n + unit - 1) / unit * unit);
 }
 
-// A row that fits into the registers of a block, or of a cluster of blocks, stays there; a longer one is read
-// again by every sweep. 32-bit words of the row a thread holds, at most: with 512 threads and two blocks a
-// multiprocessor, a thread has 64 registers.
-constexpr std::int64_t kWords = 32;
+// With 40 registers a thread, a multiprocessor runs 51 warps; some architectures take no more than 24 blocks.
+constexpr int kResidentThreads = 51 * 32, kMostBlocks = 24;
+// Beside its part of the row, a block has the records of its warps, and the driver takes 1024 bytes.
+constexpr int kFixedShared = 1024 + 1024;
+// Vectors that a thread holds: fewer mean more threads that wait for each other in every reduction.
+constexpr int kFewestRounds = 8, kMostRounds = 16;
+constexpr int kMostThreads = 512, kFewestThreadsOfCluster = 256;
 
-Variant registers(std::int64_t vectors, int index, int threads, int cluster, int relax) {
-  Variant v;
-  const std::int64_t rounds = (vectors + threads * cluster - 1) / (threads * cluster);
-  v.kernel.threads = threads;
-  v.kernel.cluster = cluster;
-  v.kernel.blocks_per_sm = std::max(1, (1024 / threads) >> relax);
-  v.source = fmt::format("Registers<Region{}, {}, {}, {}>", index, threads, rounds, cluster);
-  v.kernel.description = fmt::format("registers, {} threads, {} vectors a thread, {} block{} a row", threads,
-                                     rounds, cluster, cluster == 1 ? "" : "s");
-  return v;
+// A row that fits into the shared memory of a block, or of a cluster of blocks, stays there, so long as every
+// multiprocessor has room for two blocks: one is read while the other computes and writes. The more bytes
+// stand in a multiprocessor, the nearer it comes to a copy; blocks of a cluster wait for each other, which
+// takes some of it back. Without a row that is held, the kernel's name stays empty.
+Variant resident(const RegionShape& shape, std::int64_t vectors, int index, const Card& card, int relax) {
+  Variant best;
+  double best_score = 0;
+  for (int cluster = 1; cluster <= (card.clusters ? 8 : 1); cluster *= 2) {
+    const std::int64_t part = (vectors + cluster - 1) / cluster;
+    int rounds = static_cast<int>(std::clamp<std::int64_t>((part + 31) / 32, 1, kFewestRounds));
+    while (rounds < kMostRounds && round_up((part + rounds - 1) / rounds, 32) > kMostThreads) ++rounds;
+    const int threads = round_up((part + rounds - 1) / rounds, 32);
+    const int bytes = threads * rounds * shape.vector_bytes;
+    const int fit = card.shared_bytes / (bytes + kFixedShared);
+    if (threads > kMostThreads || fit < 2 || (cluster > 1 && threads < kFewestThreadsOfCluster)) continue;
+    const int blocks = std::min({fit, kResidentThreads / threads, kMostBlocks});
+    const double score = static_cast<double>(blocks * part) * (1 - 0.1 * std::bit_width(unsigned(cluster)));
+    if (score <= best_score) continue;
+    best_score = score;
+    best.kernel.name = fmt::format("region{}", index);
+    best.kernel.threads = threads;
+    best.kernel.cluster = cluster;
+    best.kernel.shared_bytes = bytes;
+    best.kernel.blocks_per_sm = std::max(1, blocks >> relax);
+    best.fit = blocks;
+    best.source = fmt::format("Resident<Region{}, {}, {}, {}>", index, threads, rounds, cluster);
+    best.kernel.description = fmt::format("resident, {} threads, {} vectors a thread, {} block{} a row",
+                                          threads, rounds, cluster, cluster == 1 ? "" : "s");
+  }
+  return best;
 }
 
 Variant streaming(const RegionShape& shape, std::int64_t vectors, int index, int relax) {
@@ -44,35 +68,30 @@ Variant streaming(const RegionShape& shape, std::int64_t vectors, int index, int
   // best with large blocks, statistics alone with many small ones.
   Variant v;
   const int sweeps = shape.phases + (shape.emits ? 1 : 0);
-  const bool gradient_only = shape.phases == 0;
-  const int most = sweeps > 1 ? 1024 : 512;
-  const int unroll = std::max(1, (gradient_only || sweeps > 1 ? 4 : 2) >> relax);
-  v.kernel.threads = threads_for((vectors + unroll - 1) / unroll, relax > 0 ? std::min(most, 512) : most);
-  const int resident = gradient_only || sweeps > 1 || relax > 0 ? 1024 : 1536;
-  v.kernel.blocks_per_sm = std::max(1, (resident / v.kernel.threads) >> std::max(0, relax - 1));
+  const int most = sweeps > 1 ? 1024 : shape.emits ? 512 : 256;
+  const int unroll = 4 >> relax;
+  v.kernel.name = fmt::format("region{}", index);
+  v.kernel.threads =
+      std::clamp(round_up((vectors + unroll - 1) / unroll, 32), 32, relax > 0 ? std::min(most, 512) : most);
+  const int resident = shape.emits || relax > 0 ? 1024 : 1536;
+  v.kernel.blocks_per_sm =
+      std::clamp((resident / v.kernel.threads) >> std::max(0, relax - 1), 1, kMostBlocks);
   v.source = fmt::format("Streaming<Region{}, {}, {}>", index, v.kernel.threads, unroll);
   v.kernel.description = fmt::format("streaming, {} threads, {} vectors in flight", v.kernel.threads, unroll);
   return v;
 }
 
-Variant choose(const RegionShape& shape, std::int64_t vocab, int index, bool clusters, int relax) {
+Variant choose(const RegionShape& shape, std::int64_t vocab, int index, const Card& card, int relax) {
   const std::int64_t vectors = (vocab + shape.width - 1) / shape.width;
-  const int sweeps = shape.phases + (shape.emits ? 1 : 0);
-  Variant v = streaming(shape, vectors, index, relax);
-  if (sweeps > 1) {
-    const int threads = threads_for(vectors, 512);
-    const int most = clusters && threads == 512 ? 8 : 1;
-    const std::int64_t words = shape.row_register_words * shape.width / vocab;  // of one vector
-    // Where registers did not suffice, first over twice as many blocks, then with one block a multiprocessor.
-    int cluster = 0;
-    for (int c = 1; c <= most && cluster == 0; c *= 2) {
-      if (words * ((vectors + threads * c - 1) / (threads * c)) <= kWords) cluster = c;
-    }
-    const bool split = relax == 1 && cluster > 0 && 2 * cluster <= most;
-    if (cluster > 0) v = registers(vectors, index, threads, split ? 2 * cluster : cluster, split ? 0 : relax);
+  // A gradient alone gains if whole rows are read while its coefficients are computed; statistics alone do
+  // not.
+  if (shape.emits || shape.phases > 1) {
+    const Variant held = resident(shape, vectors, index, card, relax);
+    const bool several_sweeps = shape.phases + (shape.emits ? 1 : 0) > 1;
+    const bool many = held.kernel.cluster == 1 && held.fit > 2;
+    if (!held.kernel.name.empty() && (several_sweeps || many)) return held;
   }
-  v.kernel.name = fmt::format("region{}", index);
-  return v;
+  return streaming(shape, vectors, index, relax);
 }
 
 std::string region_kernel(const Variant& v, const RegionShape& shape, int index) {
@@ -82,6 +101,7 @@ std::string region_kernel(const Variant& v, const RegionShape& shape, int index)
   std::string text = fmt::format(
       "extern \"C\" __global__ void {}__launch_bounds__({}, {}) {}(const __grid_constant__ Args a) {{\n"
       "  typedef RowProgram<Region{}, {}, Args> Program;\n"
+      "  begin_kernel();\n"
       "  __shared__ typename Program::Shared shared;\n"
       "  Program program(a, shared);\n"
       "  {}program.begin<{}>(){}\n",
@@ -111,8 +131,10 @@ std::vector<std::string> CudaSource::kernel_names() const {
   return names;
 }
 
-CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec, bool clusters, int relax) {
+CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec, std::string_view arch,
+                       int relax) {
   const SourceContext context(plan, layout, spec);
+  const Card card = card_of(arch);
   CudaSource source;
   source.text = std::string(template_text("abi.h")) + "\n" + std::string(template_text("base.cuh")) + "\n" +
                 std::string(template_text("row.cuh")) + "\n" + std::string(template_text("steps.cuh")) + "\n";
@@ -129,7 +151,7 @@ CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec,
   source.prologue = steps(plan.prologue, "prologue", false);
   for (std::size_t r = 0; r < plan.regions.size(); ++r) {
     const RegionSource region = region_source(context, static_cast<int>(r));
-    const Variant variant = choose(region.shape, spec.vocab, static_cast<int>(r), clusters, relax);
+    const Variant variant = choose(region.shape, spec.vocab, static_cast<int>(r), card, relax);
     source.text += region.text + "\n" + region_kernel(variant, region.shape, static_cast<int>(r));
     source.regions.push_back(variant.kernel);
     if (r < plan.seams.size()) source.seams.push_back(steps(plan.seams[r], fmt::format("seam{}", r), false));

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compiler/cuda/step_source.h"
@@ -19,7 +20,8 @@ struct RegionKernel {
   int threads = 0;
   int blocks_per_sm = 1;
   int cluster = 1;          ///< blocks that work on one row
-  std::string description;  ///< "registers, 512 threads, 8 vectors a thread"
+  int shared_bytes = 0;     ///< dynamic shared memory of a block
+  std::string description;  ///< "resident, 512 threads, 8 vectors a thread, 1 block a row"
 };
 
 struct CudaSource {
@@ -32,9 +34,9 @@ struct CudaSource {
   std::vector<std::string> kernel_names() const;
 };
 
-/// `clusters`: the architecture has clusters of blocks (sm_90 and newer). `relax` asks for kernels that need
-/// fewer registers: 0 at first, more where the compiler had to spill.
-CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec, bool clusters = true,
+/// `arch`: "sm_90a"; decides how rows are held, by the clusters and the shared memory that it has. `relax`
+/// asks for kernels that need fewer registers: 0 at first, more where the compiler had to spill.
+CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec, std::string_view arch,
                        int relax = 0);
 
 /// The largest `relax` that differs from the one before.

@@ -347,6 +347,8 @@ NvrtcResult nvrtc_compile(const NvrtcRequest& request) {
   const Nvrtc& compiler = nvrtc();
   const NvrtcTarget target = target_of(compiler, request.arch);
   std::vector<std::string> options = options_of(compiler, target);
+  // On all cores, a kernel a core. What comes out is the same, so that this is no part of a key.
+  if (compiler.at_least(13, 0)) options.emplace_back("--split-compile=0");
   options.insert(options.end(), request.options.begin(), request.options.end());
 
   const auto start = std::chrono::steady_clock::now();

@@ -47,8 +47,7 @@ class RegionGenerator {
     source.shape.emits = region_.emit;
     source.shape.width = width();
     for (NodeId in : region_.reads) {
-      source.shape.row_register_words +=
-          c_.spec.vocab * static_cast<std::int64_t>(dtype_size(c_.dtype(in))) / 4;
+      source.shape.vector_bytes += width() * static_cast<int>(dtype_size(c_.dtype(in)));
     }
     // Printed first, because they tell what a row holds.
     const std::string sweeps = phases() + emit();
@@ -198,8 +197,8 @@ class RegionGenerator {
     if (region_.emit) stream("char*", "gradient", c_.layout.gradient, c_.spec.gradient_dtype);
     // A single tensor is cut at its own multiples of 16 bytes.
     const bool one = places.find('|') == std::string::npos;
-    return "  struct Raw {\n" + raw + "  };\n  struct Input {\n" + input + "  };\n  struct Streams {\n" +
-           streams + "  };\n" +
+    return "  struct alignas(16) Raw {\n" + raw + "  };\n  struct Input {\n" + input +
+           "  };\n  struct Streams {\n" + streams + "  };\n" +
            fmt::format("  LOSSC_INLINE Input input(const Raw& raw, int i) {{ return Input{{{}}}; }}\n",
                        elements) +
            "  LOSSC_INLINE Streams open(const Args& a, i64 row) {\n    Streams s;\n" + open +
@@ -207,31 +206,35 @@ class RegionGenerator {
            fmt::format("  LOSSC_INLINE const char* first(const Streams& s) {{ return {}; }}\n",
                        narrowest.empty() ? "nullptr" : narrowest) +
            "  LOSSC_INLINE bool aligned(const Streams& s, int head) {\n    return " +
-           (one ? "true" : "((" + places + ") & 15) == 0") + ";\n  }\n" + load_function(region_.reads, "  ") +
-           "\n";
+           (one ? "true" : "((" + places + ") & 15) == 0") + ";\n  }\n" + fetch_function() + "\n";
   }
 
-  std::string load_function(const std::vector<NodeId>& inputs, const std::string& indent) const {
-    std::string load;
-    for (NodeId in : inputs) {
-      load += fmt::format("{0}  raw.{1}.template load<kKeep>(s.{1} + i64(element) * {2}, policy);\n", indent,
-                          c_.name(in), dtype_size(c_.dtype(in)));
+  // How a row is copied into shared memory, in the order of Raw.
+  std::string fetch_function() const {
+    std::string copies;
+    for (NodeId in : region_.reads) {
+      copies +=
+          fmt::format("    to = copy_async<Vector<{}, kWidth>, kStride>(to, s.{} + i64(element) * {});\n",
+                      element_type(c_.dtype(in)), c_.name(in), dtype_size(c_.dtype(in)));
     }
-    return indent + "template <Keep kKeep>\n" + indent +
-           "LOSSC_INLINE void load(Raw& raw, const Streams& s, int element, u64 policy) {\n" + load + indent +
-           "}\n";
+    return "  template <int kStride>\n  LOSSC_INLINE void fetch(uint4* to, const Streams& s, int element) "
+           "{\n" +
+           copies + "  }\n";
   }
 
   // How a sweep reads its inputs: vectors, and single elements.
   std::string access_functions(const std::set<NodeId>& inputs) const {
-    std::string read;
+    std::string load, read;
     for (NodeId in : inputs) {
+      load += fmt::format("      raw.{0}.template load<kKeep>(s.{0} + i64(element) * {1}, policy);\n",
+                          c_.name(in), dtype_size(c_.dtype(in)));
       read += fmt::format("      x.{0} = {1}::read(s.{0} + i64(element) * {2});\n", c_.name(in),
                           element_type(c_.dtype(in)), dtype_size(c_.dtype(in)));
     }
-    return load_function({inputs.begin(), inputs.end()}, "    ") +
-           "    LOSSC_INLINE Input read(const Streams& s, int element) {\n      Input x;\n" + read +
-           "      return x;\n    }\n";
+    return "    template <Keep kKeep>\n"
+           "    LOSSC_INLINE void load(Raw& raw, const Streams& s, int element, u64 policy) {\n" +
+           load + "    }\n    LOSSC_INLINE Input read(const Streams& s, int element) {\n      Input x;\n" +
+           read + "      return x;\n    }\n";
   }
 
   // ---------------------------------------------------------------------------------------------------------------
@@ -455,8 +458,7 @@ class RegionGenerator {
     for (std::size_t i = 0; i < s.tops.size(); ++i)
       body += fmt::format("        tops[{}] = {};\n", i, s.top_text[i]);
     text += operand_struct("Operands", s.terms, "terms(const Input& x, float* sums, float* tops)", body);
-    if (!s.anchored.empty()) text += good(s);
-    return text + finish(k) + "  };\n\n";
+    return text + good(s) + finish(k) + "  };\n\n";
   }
 
   // Keeps the sums of exponentials; false when one of them has outgrown its sampled anchor.
@@ -481,7 +483,6 @@ class RegionGenerator {
       if (n.op != Op::log_sum) continue;
       const std::string sum = c_.name(n.in[0], "sum");
       field(sum);
-      if (s.anchored.empty()) rows.line(fmt::format("row.{} = sums[{}];", sum, i));
       set(rows, c_.name(s.sums[i]), "float", fmt::format("logf(row.{})", sum));
     }
     inverses_.clear();

@@ -11,8 +11,8 @@ namespace lossc::cuda {
 struct RegionShape {
   int phases = 0;
   bool emits = false;
-  int width = 8;                        ///< elements that a thread handles at once
-  std::int64_t row_register_words = 0;  ///< 32-bit registers that all of a row's inputs fill
+  int width = 8;         ///< elements that a thread handles at once
+  int vector_bytes = 0;  ///< of that many elements of all of a row's inputs
 };
 
 struct RegionSource {

@@ -1,6 +1,7 @@
 // Steps of the plan as CUDA structs: what templates/steps.cuh asks of T.
 //
-// A step over scalars alone is no kernel of its own: it is the tail of the kernel before it.
+// Steps that follow one another at the same positions share a kernel; a step over scalars is the tail of the
+// kernel before it.
 #pragma once
 
 #include <string>
@@ -10,7 +11,7 @@
 
 namespace lossc::cuda {
 
-/// One kernel: a step and the scalar steps that follow it.
+/// One kernel.
 struct StepKernel {
   std::string name;
   enum class Kind { map, reduce, segment, scalar } kind = Kind::scalar;

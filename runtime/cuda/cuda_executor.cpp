@@ -14,9 +14,7 @@ namespace lossc::cuda {
 
 namespace {
 
-constexpr int kStepThreads = 256;
-constexpr std::int64_t kReductionBlock = 4096;  // positions that a block of a reduction takes
-constexpr int kRunsBeforeRecording = 4;         // recording costs as much host time as several runs
+constexpr int kRunsBeforeRecording = 4;  // recording costs as much host time as several runs
 
 class CudaExecutor final : public Executor {
  public:
@@ -83,7 +81,8 @@ class CudaExecutor final : public Executor {
       head.row_begin = row_begin;
       head.row_end = row_end;
       const RegionKernel& kernel = kernels_.regions[i].region;
-      put(kernels_.regions[i].kernel, (row_end - row_begin) * kernel.cluster, kernel.threads);
+      put(kernels_.regions[i].kernel, (row_end - row_begin) * kernel.cluster, kernel.threads,
+          kernel.shared_bytes);
     }
     batch_.return_chunk();
   }
@@ -168,8 +167,9 @@ class CudaExecutor final : public Executor {
   }
 
  private:
-  void put(CUkernel kernel, std::int64_t blocks, int threads) {
-    launch(*kernels_.device, {kernel, blocks, threads, 0, batch_.arguments().data()}, batch_.stream());
+  void put(CUkernel kernel, std::int64_t blocks, int threads, int shared_bytes = 0) {
+    launch(*kernels_.device, {kernel, blocks, threads, shared_bytes, batch_.arguments().data()},
+           batch_.stream());
   }
 
   bool record(const TensorMap& bound) {

@@ -127,12 +127,6 @@ int image_relax(const KernelImage& image) {
   return image.info.at("relax").get<int>();
 }
 
-bool has_clusters(std::string_view arch) {
-  int number = 0;
-  std::from_chars(arch.data() + 3, arch.data() + arch.size(), number);
-  return number >= 90;
-}
-
 KeyFields batch_key(const std::string& arch) {
   KeyFields key;
   key.add("schema", "1").add("backend", "cuda");

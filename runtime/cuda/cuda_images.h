@@ -36,8 +36,6 @@ ImagePointer plan_image(KernelCache& cache, const KeyFields& key,
                         const std::string& title, bool* compiled = nullptr);
 /// The `relax` that an image of plan_image was made with.
 int image_relax(const KernelImage& image);
-/// Whether an architecture has clusters of blocks.
-bool has_clusters(std::string_view arch);
 
 /// The kernels of templates/batch.cuh, which bring a batch's segments and pairs into order.
 KeyFields batch_key(const std::string& arch);

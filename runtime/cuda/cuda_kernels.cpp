@@ -76,12 +76,11 @@ std::shared_ptr<const CudaKernels> load_cuda_kernels(const Plan& plan, const Lay
   std::future<CUcontext> context = std::async(std::launch::async, [&] { return device.context(); });
   auto kernels = std::make_shared<CudaKernels>();
   kernels->device = &device;
-  const bool clusters = has_clusters(device.arch());
-  const auto text = [&](int relax) { return cuda_source(plan, layout, spec, clusters, relax).text; };
+  const auto text = [&](int relax) { return cuda_source(plan, layout, spec, device.arch(), relax).text; };
   const Loaded loaded =
       load(key, [&](KernelCache& cache) { return plan_image(cache, key, text, device.arch(), title); });
   const Module& module = loaded.module;
-  CudaSource source = cuda_source(plan, layout, spec, clusters, image_relax(*loaded.image));
+  CudaSource source = cuda_source(plan, layout, spec, device.arch(), image_relax(*loaded.image));
   context.get();
   const ContextScope scope(device);
   auto steps = [&](const std::vector<StepKernel>& list) {
@@ -91,7 +90,7 @@ std::shared_ptr<const CudaKernels> load_cuda_kernels(const Plan& plan, const Lay
   };
   kernels->prologue = steps(source.prologue);
   for (const RegionKernel& region : source.regions) {
-    kernels->regions.push_back({region, module.prepare(region.name, device)});
+    kernels->regions.push_back({region, module.prepare(region.name, device, region.shared_bytes)});
   }
   for (const auto& seam : source.seams) kernels->seams.push_back(steps(seam));
   kernels->epilogue = steps(source.epilogue);

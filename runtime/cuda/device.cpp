@@ -79,6 +79,10 @@ const Device& Device::get(int ordinal) {
   return *all.by_ordinal.emplace(ordinal, new Device(ordinal)).first->second;
 }
 
+bool Device::overlaps_launches() const {
+  return major_ >= 9 && driver().version >= 12030;
+}
+
 std::string Device::arch() const {
   return card_arch(10 * major_ + minor_);
 }

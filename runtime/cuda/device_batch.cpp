@@ -16,8 +16,6 @@ using ir::Space;
 
 namespace {
 
-constexpr std::int64_t kReductionBlock = 4096;
-
 std::size_t bytes_of(std::int64_t count, std::size_t size) {
   return static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * size;
 }

@@ -1,6 +1,7 @@
 // Tensors as kernels are told of them.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "compiler/cpu/kernel_abi.h"
@@ -19,9 +20,17 @@ inline Tensor flat_tensor(void* data, std::int64_t stride, TensorRole role = kRo
 }
 
 inline Tensor tensor_of(const cpu::Strided& s) {
+  if (s.inner == 1) return flat_tensor(s.data, s.outer_stride);
   Tensor tensor = flat_tensor(s.data, s.stride);
-  if (s.inner > 0) tensor.inner = s.inner;
+  if (s.inner <= 0) return tensor;
+  tensor.inner = s.inner;
   tensor.outer_stride = s.outer_stride;
+  // i / inner for i of 31 bits (Granlund and Montgomery, Division by invariant integers using multiplication,
+  // 1994).
+  const auto inner = static_cast<std::uint64_t>(s.inner);
+  const int bits = std::bit_width(inner - 1);
+  tensor.factor = static_cast<unsigned>(((std::uint64_t{1} << (31 + bits)) + inner - 1) / inner);
+  tensor.shift = bits - 1;
   return tensor;
 }
 

@@ -132,6 +132,8 @@ class Device {
   int max_shared_bytes() const { return max_shared_bytes_; }
   int sm_shared_bytes() const { return sm_shared_bytes_; }
   std::size_t memory_bytes() const { return memory_bytes_; }
+  /// Whether a kernel can be launched while the one before it ends, in captured streams too.
+  bool overlaps_launches() const;
   /// The primary context, retained on the first call (about 0.1 s) and never released.
   CUcontext context() const;
 

@@ -12,7 +12,13 @@ void launch(const Device& device, const Launch& what, CUstream stream) {
   config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(what.shared_bytes);
   config.hStream = stream;
-  // Attributes of launches go here, in config.attrs and config.numAttrs.
+  // Kernels begin with begin_kernel() of templates/base.cuh, which waits for the one before: so the next one
+  // is launched while it ends.
+  CUlaunchAttribute overlap{};
+  overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  overlap.value.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = device.overlaps_launches() ? 1 : 0;
   void* parameters[] = {const_cast<void*>(what.arguments)};
   check(driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(what.kernel), parameters, nullptr),
         "launching a kernel", device);
