@@ -2,10 +2,10 @@
 //
 //   gpu_compare RIGHT.safetensors OTHER.safetensors
 //
-// Both sides round fp32 sums of their own, and store each number once: numbers of a tensor may differ by one unit
-// in the last place of its type, and by kRelative of their size and of the mean size in their row, which is that
-// of the terms that cancel. The exact tolerances are those of the tests with references; here two backends are
-// held against each other.
+// Both sides round fp32 sums of their own, and store each number once: numbers of a tensor may differ by one
+// unit in the last place of its type, and by kRelative of their size and of the mean size in their row, which
+// is that of the terms that cancel. The exact tolerances are those of the tests with references; here two
+// backends are held against each other.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -76,8 +76,8 @@ std::string compare(const std::string& name, const TensorView& right, const Tens
     }
   }
   if (wrong == 0) return {};
-  return fmt::format("{}: {} of {} numbers differ; the worst, {} and {} at {}, by {:.3g} of what is allowed", name,
-                     wrong, right.size(), number(right, at), number(other, at), at, worst);
+  return fmt::format("{}: {} of {} numbers differ; the worst, {} and {} at {}, by {:.3g} of what is allowed",
+                     name, wrong, right.size(), number(right, at), number(other, at), at, worst);
 }
 
 }  // namespace
