@@ -1,10 +1,10 @@
 // A library with the driver's functions, so that tests can meet drivers that the machine does not have.
 // STUB_OLD: one before CUDA 12.0. STUB_LACKING: one without libraries. What it does besides is said by
 // environment variables: STUB_CUDA_INIT is the answer of cuInit, STUB_CUDA_KERNEL that of cuLibraryGetKernel,
-// STUB_CUDA_DEVICES the number of devices; each is of compute capability 9.0. With STUB_CUDA_LAUNCH launches
-// answer that, with STUB_CUDA_ANY_KERNEL a library has every kernel that it is asked for and not "k" alone.
-// Memory is told apart by who allocated it, contexts and streams by their device, and calls are counted:
-// stub_calls(). Nothing is ever computed.
+// STUB_CUDA_DEVICES the number of devices; each is of compute capability 9.0, or STUB_CUDA_MAJOR's. With
+// STUB_CUDA_LAUNCH launches answer that, with STUB_CUDA_ANY_KERNEL a library has every kernel that it is
+// asked for and not "k" alone. Memory is told apart by who allocated it, contexts and streams by their
+// device, and calls are counted: stub_calls(). Nothing is ever computed.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -100,7 +100,10 @@ static int device_name(char* name, int size, int device) {
 }
 static int device_attribute(int* value, int attribute, int device) {
   (void)device;
-  *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 97 ? 232448 : 100;
+  *value = attribute == 75   ? number("STUB_CUDA_MAJOR", 9)
+           : attribute == 76 ? 0
+           : attribute == 97 ? 232448
+                             : 100;
   return 0;
 }
 static int device_memory(size_t* bytes, int device) {
@@ -148,8 +151,8 @@ static int load(void** library, const void* code, int* options, void** values, u
 static int get_kernel(void** kernel, void* library, const char* name) {
   (void)library;
   *kernel = strdup(name);
-  if (number("STUB_CUDA_ANY_KERNEL", 0) != 0) return 0;
-  return strcmp(name, "k") == 0 ? number("STUB_CUDA_KERNEL", 0) : 500;
+  if (strcmp(name, "k") != 0 && number("STUB_CUDA_ANY_KERNEL", 0) == 0) return 500;
+  return number("STUB_CUDA_KERNEL", 0);
 }
 static int get_function(void** function, void* kernel) {
   count("cuKernelGetFunction");

@@ -2,7 +2,7 @@
 // have. STUB_MAJOR, STUB_MINOR: the version it claims. STUB_LACKS_ARCHS leaves out functions that NVRTC 12.0
 // has. It knows the options that a version has and refuses others. A "cubin" holds the options, one a line.
 // What a source says decides how its compilation ends: @compile, @builtins and @internal make it fail in that
-// way.
+// way; STUB_NVRTC_FAILS=builtins does so whatever the source is.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +74,8 @@ int nvrtcCompileProgram(struct program* p, int count, const char* const* options
              p->name);
     return compile_failed;
   }
-  if (strstr(p->source, "@builtins") != NULL) {
+  const char* fails = getenv("STUB_NVRTC_FAILS");
+  if (strstr(p->source, "@builtins") != NULL || (fails != NULL && strcmp(fails, "builtins") == 0)) {
     snprintf(p->log, sizeof p->log, "nvrtc: error: failed to open libnvrtc-builtins.so.%d.%d.", STUB_MAJOR,
              STUB_MINOR);
     return builtins_failed;

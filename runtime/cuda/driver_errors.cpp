@@ -9,8 +9,8 @@ constexpr const char* kLost =
     "an earlier kernel did this, and no GPU work is possible in this process any more; start it anew, with "
     "compute-sanitizer to find the kernel";
 
-// What to do about an error; null where its own words have to do. The names are those of the oldest headers
-// that are built with.
+// What to do about an error; null where its own words have to do. {} is where the driver's version is said.
+// The names are those of the oldest headers that are built with.
 const char* hint(CUresult result) {
   switch (static_cast<int>(result)) {
     case CUDA_ERROR_OUT_OF_MEMORY:
@@ -38,9 +38,8 @@ const char* hint(CUresult result) {
       return "the driver's PTX compiler (libnvidia-ptxjitcompiler.so.1) is not installed: install the whole "
              "driver";
     case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
-      return "the driver is older than the NVRTC that made the PTX: install a newer driver, or set "
-             "LOSSC_NVRTC to an "
-             "older libnvrtc.so";
+      return "the driver{} is older than the NVRTC that made the PTX: install a newer driver, or set "
+             "LOSSC_NVRTC to an older libnvrtc.so";
     case CUDA_ERROR_JIT_COMPILATION_DISABLED:
       return "CUDA_DISABLE_PTX_JIT is set, and the code is PTX: unset it, or use an NVRTC that knows this "
              "device";
@@ -88,7 +87,12 @@ std::string describe_error(const Driver* driver, CUresult result) {
   std::string text =
       name == nullptr ? fmt::format("CUDA error {}", number) : fmt::format("{} ({})", name, number);
   if (meaning != nullptr) text += fmt::format(", {}", meaning);
-  if (const char* what = hint(result)) text += fmt::format(": {}", what);
+  if (const char* what = hint(result)) {
+    const int version = driver == nullptr ? 0 : driver->version;
+    const std::string of =
+        version == 0 ? "" : fmt::format(", which is for CUDA {}.{},", version / 1000, version % 1000 / 10);
+    text += ": " + fmt::format(fmt::runtime(what), of);
+  }
   std::size_t free = 0, total = 0;
   if (driver != nullptr && result == CUDA_ERROR_OUT_OF_MEMORY &&
       driver->cuMemGetInfo(&free, &total) == CUDA_SUCCESS) {
