@@ -1,6 +1,6 @@
 // What names the kernels of a plan on a GPU: their structure, types and vocabulary, the architecture and the
-// compiler; neither names nor numbers nor the order that a spec is written in. What has one key has one source.
-// Skipped where there is no NVRTC.
+// compiler; neither names nor numbers nor the order that a spec is written in. What has one key has one
+// source. Skipped where there is no NVRTC.
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -97,15 +97,15 @@ TEST_CASE("what changes kernels changes their key") {
     keys.insert(kernels.key);
     CHECK(keys.size() == ++made);
   };
-  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
-           {"4096", "4097"},
-           {"\"dtype\": \"bf16\"", "\"dtype\": \"fp32\""},
-           {"\"dtype\": \"fp16\"", "\"dtype\": \"bf16\""},
-           {"forward_kl", "reverse_kl"},
-           {"\"accumulate\"", "\"overwrite\""},
-           {"\"dtype\": \"fp32\"}", "\"dtype\": \"fp16\"}"},
-           {"\"entropy\"]", "\"policy.ratio\"]"},
-           {"\"logprobs\", ", ""}}) {
+  for (const auto& [from, to] :
+       std::vector<std::pair<std::string, std::string>>{{"4096", "4097"},
+                                                        {"\"dtype\": \"bf16\"", "\"dtype\": \"fp32\""},
+                                                        {"\"dtype\": \"fp16\"", "\"dtype\": \"bf16\""},
+                                                        {"forward_kl", "reverse_kl"},
+                                                        {"\"accumulate\"", "\"overwrite\""},
+                                                        {"\"dtype\": \"fp32\"}", "\"dtype\": \"fp16\"}"},
+                                                        {"\"entropy\"]", "\"policy.ratio\"]"},
+                                                        {"\"logprobs\", ", ""}}) {
     std::string text = kSpec;
     text.replace(text.find(from), from.size(), to);
     CAPTURE(text);

@@ -1,5 +1,6 @@
-// K6: what programs on a GPU say where a part of CUDA is missing or does not fit, and that other devices go on.
-// Against stubs; where code is generated, the NVRTC of this machine, and without one those cases are skipped.
+// K6: what programs on a GPU say where a part of CUDA is missing or does not fit, and that other devices go
+// on. Against stubs; where code is generated, the NVRTC of this machine, and without one those cases are
+// skipped.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -50,7 +51,8 @@ std::string said(std::map<std::string, std::string> environment) {
     }
     std::vector<float> logits(8, 0.0f);
     std::vector<std::int64_t> labels = {1, 2};
-    Execution execution(Program::compile(spec, {.device = available_devices().front() == "cpu" ? "cpu" : "interpreter"}));
+    Execution execution(
+        Program::compile(spec, {.device = available_devices().front() == "cpu" ? "cpu" : "interpreter"}));
     execution.bind("logits", tensor(logits, {2, 4}));
     execution.bind("labels", tensor(labels));
     execution.run();

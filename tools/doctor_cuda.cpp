@@ -35,10 +35,42 @@ Json driver() {
   return json;
 }
 
+// What kernels are compiled as for a GPU; null without NVRTC.
+Json compiled_as(const std::string& arch) {
+  try {
+    return cuda::nvrtc_target(arch).target;
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+// What is wrong between a GPU, the driver and NVRTC; null where nothing is.
+Json mismatch(const std::string& arch) {
+  try {
+    const cuda::NvrtcBuild& build = cuda::nvrtc_build();
+    const cuda::NvrtcTarget target = cuda::nvrtc_target(arch);
+    if (!target.ptx_only) return nullptr;
+    const int version = cuda::driver().version;
+    std::string text =
+        fmt::format("NVRTC {}.{} does not know {}: kernels are {}, which the driver translates", build.major,
+                    build.minor, arch, target.target);
+    if (version < 1000 * build.major + 10 * build.minor) {
+      text += fmt::format(", and the driver, for CUDA {}, may be too old for it", version_text(version));
+    }
+    return text;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::unsupported && cuda::nvrtc_status().starts_with("not found"))
+      return nullptr;
+    return error.what();
+  }
+}
+
 Json device(int ordinal) {
   try {
     const cuda::Device& found = cuda::Device::get(ordinal);
     return {{"name", found.name()},
+            {"compiled_as", compiled_as(found.arch())},
+            {"mismatch", mismatch(found.arch())},
             {"arch", found.arch()},
             {"multiprocessors", found.sm_count()},
             {"memory_bytes", found.memory_bytes()},
@@ -110,10 +142,12 @@ std::string nvrtc_text(const Json& nvrtc) {
 std::string device_text(const Json& device) {
   if (device.contains("problem")) return device["problem"].get<std::string>();
   constexpr double kMiB = 1024.0 * 1024.0, kGiB = kMiB * 1024.0;
-  return fmt::format("{} ({}, {} multiprocessors, {:.1f} GiB, L2 {:.0f} MiB)",
-                     device["name"].get<std::string>(), device["arch"].get<std::string>(),
-                     device["multiprocessors"].get<int>(), device["memory_bytes"].get<double>() / kGiB,
-                     device["l2_bytes"].get<double>() / kMiB);
+  std::string text =
+      fmt::format("{} ({}, {} multiprocessors, {:.1f} GiB, L2 {:.0f} MiB)", device["name"].get<std::string>(),
+                  device["arch"].get<std::string>(), device["multiprocessors"].get<int>(),
+                  device["memory_bytes"].get<double>() / kGiB, device["l2_bytes"].get<double>() / kMiB);
+  if (device["mismatch"].is_string()) text += "\n" + device["mismatch"].get<std::string>();
+  return text;
 }
 
 }  // namespace
