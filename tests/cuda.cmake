@@ -42,3 +42,9 @@ foreach(name IN ITEMS losses_test numerics_test masking_test shapes_test phases_
   lossc_test_entry(${name}.cuda LABELS gpu COMMAND ${name} TIMEOUT 1800)
   set_property(TEST ${name}.cuda APPEND PROPERTY ENVIRONMENT "LOSSC_TEST_DEVICES=cuda:0")
 endforeach()
+
+# What tests/gpu/run measures and compares with.
+foreach(name IN ITEMS start compare)
+  add_executable(gpu_${name} gpu/${name}.cpp)
+  target_link_libraries(gpu_${name} PRIVATE lossc::lossc lossc_internal)
+endforeach()

@@ -18,6 +18,8 @@
 #include "tests/catch.h"
 #include "tests/random_loss.h"
 #include "tests/rounding_error.h"
+#include "tests/seeds.h"
+#include "tests/verify.h"
 
 namespace lossc::test {
 namespace {
@@ -173,17 +175,6 @@ Results run(const RandomCase& c, const std::string& device) {
   return results;
 }
 
-bool has_cpu() {
-  try {
-    Program::compile(Spec::parse(R"({"version": 1, "logits": {"dtype": "fp32", "vocab": 2},
-                                     "losses": {"ce": {"type": "cross_entropy"}}})"));
-    return true;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::unsupported) throw;
-    return false;
-  }
-}
-
 TEST_CASE("gradients of random losses agree with differences; simplify keeps all values") {
   int kinked = 0, vanishing = 0;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
@@ -225,11 +216,15 @@ TEST_CASE("gradients of random losses agree with differences; simplify keeps all
 }
 
 TEST_CASE("machine code of random losses agrees with the interpreter") {
-  if (!has_cpu()) SUCCEED("this build has no CPU backend");
-  const std::uint64_t step = has_cpu() ? 8 : seeds;
+  const std::string device = devices().front();  // the CPU backend, or a GPU
+  if (device == "interpreter") {
+    SUCCEED("this build has no CPU backend");
+    return;
+  }
+  const Seeds chosen = seeds_or({.first = 8, .last = seeds, .step = 8});
   int compared = 0, sharp = 0;
   std::size_t most_phases = 0, most_regions = 0;
-  for (std::uint64_t seed = step; seed <= seeds && has_cpu(); seed += step) {
+  for (std::uint64_t seed = chosen.first; seed <= chosen.last; seed += chosen.step) {
     const RandomCase c(seed);
     INFO("seed " << seed << ": " << c.text);
     const Plan plan = plan_spec(c.spec, c.registry);
@@ -239,13 +234,13 @@ TEST_CASE("machine code of random losses agrees with the interpreter") {
     RoundingError rounding(plan.loss.graph, c.inputs, values);
     const Gradient bound = gradient_of(plan.loss, c.inputs, values, &rounding);
 
-    Results right = run(c, "interpreter"), machine = run(c, "cpu");
+    Results right = run(c, "interpreter"), machine = run(c, device);
     // The bounds are those of the graph's own operations. Both sides store fp32: one rounding each.
     const auto allowed = [](double error, double value) { return error + 2 * unit * std::abs(value) + tiny; };
     for (const ir::NamedNode& scalar : plan.loss.scalars) {
       const double a = right.at(scalar.name)[0], b = machine.at(scalar.name)[0];
       const double error = rounding.of(scalar.node)[0];
-      INFO(scalar.name << ": interpreter " << a << ", cpu " << b << ", bound " << error);
+      INFO(scalar.name << ": interpreter " << a << ", machine code " << b << ", bound " << error);
       CHECK(std::abs(a - b) <= allowed(error, a));
       ++compared;
       sharp += error <= 1e-3 * (1 + std::abs(a));
@@ -253,13 +248,14 @@ TEST_CASE("machine code of random losses agrees with the interpreter") {
     const std::vector<float>&a = right.at("grad_logits"), &b = machine.at("grad_logits");
     const double scale = largest(bound.value);
     for (std::size_t i = 0; i < a.size(); ++i) {
-      INFO("gradient " << i << ": interpreter " << a[i] << ", cpu " << b[i] << ", bound " << bound.error[i]);
+      INFO("gradient " << i << ": interpreter " << a[i] << ", machine code " << b[i] << ", bound "
+                       << bound.error[i]);
       CHECK(std::abs(a[i] - b[i]) <= allowed(bound.error[i], a[i]));
       ++compared;
       sharp += bound.error[i] <= 1e-3 * scale;
     }
   }
-  if (!has_cpu()) return;
+  if (chosen.chosen) return;
   // A bound that allows anything would say nothing; plans of several sweeps and seams are among the cases.
   CAPTURE(compared, sharp, most_phases, most_regions);
   CHECK(sharp >= compared * 9 / 10);

@@ -6,6 +6,7 @@
 
 #include "tests/cases.h"
 #include "tests/catch.h"
+#include "tests/seeds.h"
 #include "tests/verify.h"
 
 namespace lossc::test {
@@ -169,7 +170,8 @@ TEST_CASE("random specs") {
 }
 
 TEST_CASE("many random specs", "[slow]") {
-  for (std::uint64_t seed = 1001; seed <= 3500; ++seed) RandomSpec(seed).run(seed);
+  const Seeds seeds = seeds_or({.first = 1001, .last = 3500});
+  for (std::uint64_t seed = seeds.first; seed <= seeds.last; ++seed) RandomSpec(seed).run(seed);
 }
 
 }  // namespace
