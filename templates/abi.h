@@ -19,18 +19,17 @@ enum TensorRole : int {
   kRolePairs = 3      ///< negative or not below the number of segments: -1
 };
 
-/// A tensor addressed by position: data + (i / inner) * outer_stride + (i % inner) * stride; inner is kFlat
-/// where one stride will do. Strides count bytes. An absent optional tensor is a constant with stride 0.
-constexpr long long kFlat = 0x7fffffff;  ///< no position is as large
+/// A tensor addressed by position: data + i * stride + (i / inner) * jump, in bytes, where i / inner is the
+/// high half of i * factor, shifted. One stride alone has the factor 0; an absent optional tensor is a
+/// constant with stride 0.
 struct Tensor {
   char* data;
   long long stride;
-  long long inner;
-  long long outer_stride;
-  int wide;         ///< indices are 64 bits wide
-  int role;         ///< TensorRole
-  unsigned factor;  ///< i / inner is the high half of i * factor, shifted; 0 where inner is kFlat
+  long long jump;
+  unsigned factor;
   int shift;
+  int wide;  ///< indices are 64 bits wide
+  int role;  ///< TensorRole
 };
 
 constexpr int kStepThreads = 256;      ///< of a block of a step's kernel

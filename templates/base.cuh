@@ -139,7 +139,8 @@ struct Vector {
   }
 };
 
-/// Begins to copy a Vector from global into shared memory, its pieces of 16 bytes `kStride` pieces apart.
+/// Begins to copy a Vector from global into shared memory, which the compiler does not see before
+/// wait_for_copies(); its pieces of 16 bytes `kStride` pieces apart.
 /// Returns the place behind it.
 template <class V, int kStride>
 LOSSC_INLINE uint4* copy_async(uint4* to, const char* from) {
@@ -147,8 +148,7 @@ LOSSC_INLINE uint4* copy_async(uint4* to, const char* from) {
   for (int i = 0; i < V::kWords / 4; ++i) {
     asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(
                      static_cast<unsigned>(__cvta_generic_to_shared(to))),
-                 "l"(from + 16 * i)
-                 : "memory");
+                 "l"(from + 16 * i));
     to += kStride;
   }
   return to;
@@ -162,7 +162,7 @@ LOSSC_INLINE void wait_for_copies() {
 
 LOSSC_INLINE char* address(const Tensor& t, i64 i) {
   const unsigned n = static_cast<unsigned>(i), outer = __umulhi(n, t.factor) >> t.shift;
-  return t.data + outer * t.outer_stride + (n - outer * t.inner) * t.stride;
+  return t.data + n * t.stride + outer * t.jump;
 }
 
 template <int kTensors, int kBuffers, int kMaps, int kParameters, int kResults>

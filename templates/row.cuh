@@ -84,7 +84,7 @@ struct Resident {
     extern __shared__ uint4 row_slots[];
     return row_slots + k * (kPieces * kThreads) + threadIdx.x;
   }
-  template <class S>
+  template <class P, class S>
   __device__ __forceinline__ void fetch(const typename R::Streams& streams, const S& span) {
 #pragma unroll 1
     for (int k = 0; k < kVectors; ++k) {
@@ -96,7 +96,7 @@ struct Resident {
   __device__ __forceinline__ void sweep(const typename R::Streams& streams, const S& span, F& f) {
     sweep_loose<P>(streams, span, f);
     wait_for_copies();
-#pragma unroll 2
+#pragma unroll 1
     for (int k = 0; k < kVectors; ++k) {
       const int v = span.vector(k);
       if (!span.has(v)) continue;
@@ -108,34 +108,39 @@ struct Resident {
   }
 };
 
-/// Every sweep reads the row again; hints keep it in the second-level cache until the last one.
-template <class R, int kBlock, int kUnroll>
+/// Every sweep reads the row again; hints keep it in the second-level cache until the last one. The vectors
+/// that come next are on their way in registers while one is worked on, from before the sweep begins.
+template <class R, int kBlock, int kAhead>
 struct Streaming {
   static constexpr int kThreads = kBlock, kCluster = 1;
   static constexpr int kSlots = 0x7fffffff;
   static constexpr bool kLong = true;
+  typename R::Raw raw[kAhead];
 
-  template <class S>
-  __device__ __forceinline__ void fetch(const typename R::Streams&, const S&) {}
-
+  template <class P, class S>
+  __device__ __forceinline__ void fetch(const typename R::Streams& streams, const S& span) {
+    const u64 policy = cache_policy(P::kKeep);
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) load<P>(u, span.vector(u), policy, streams, span);
+  }
   template <class P, class S, class F>
   __device__ __forceinline__ void sweep(const typename R::Streams& streams, const S& span, F& f) {
     const u64 policy = cache_policy(P::kKeep);
     sweep_loose<P>(streams, span, f);
 #pragma unroll 1
-    for (int v = span.vector(0); v < span.vectors; v += kThreads * kUnroll) {
-      typename R::Raw raw[kUnroll];
+    for (int v = span.vector(0); v < span.vectors; v += kThreads * kAhead) {
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        const int w = v + u * kThreads;
-        if (span.has(w)) P::template load<P::kKeep>(raw[u], streams, span.first_element(w), policy);
-      }
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
+      for (int u = 0; u < kAhead; ++u) {
         const int w = v + u * kThreads;
         if (span.has(w)) f.vector(raw[u], span.first_element(w));
+        load<P>(u, w + kThreads * kAhead, policy, streams, span);
       }
     }
+  }
+  template <class P, class S>
+  __device__ __forceinline__ void load(int u, int v, u64 policy, const typename R::Streams& streams,
+                                       const S& span) {
+    if (span.has(v)) P::template load<P::kKeep>(raw[u], streams, span.first_element(v), policy);
   }
 };
 
@@ -312,7 +317,17 @@ LOSSC_INLINE void store_remote(const Rec& record, Rec* place, int rank) {
 
 /// Stands for the phase behind the last one.
 struct NoPhase {
+  static constexpr bool kPhase = false;
   static constexpr int kAnchors = 0;
+};
+/// The sweep of a phase, or of the gradient behind the last one.
+template <class R, class P>
+struct SweepOf {
+  typedef P Sweep;
+};
+template <class R>
+struct SweepOf<R, NoPhase> {
+  typedef typename R::Emit Sweep;
 };
 
 // ---- the row's program: begin, the phases, emit
@@ -360,7 +375,7 @@ struct RowProgram {
       return false;
     }
     if constexpr (kCluster > 1) cluster_arrive();  // others may write here from now on
-    if constexpr (R::kSweeps > 0) source.fetch(streams, span);
+    if constexpr (R::kSweeps > 0) fetch<First>();
     if (threadIdx.x < 32) {
       if (threadIdx.x == 0) R::begin(a, row, shared.row);
       __syncwarp();
@@ -370,12 +385,19 @@ struct RowProgram {
     return true;
   }
 
+  /// What the sweep of P reads first is on its way from here on; a row that is held is read once.
+  template <class P>
+  __device__ __forceinline__ void fetch() {
+    source.template fetch<typename SweepOf<R, P>::Sweep>(streams, span);
+  }
+
   template <class P, class Next>
   __device__ __forceinline__ void phase() {
 #pragma unroll 1
     for (bool last = P::kAnchors == 0;; last = true) {
       Accumulation<R, P, Source::kLong> f(shared.row);
       source.template sweep<P>(streams, span, f);
+      if constexpr (Source::kLong && (R::kEmits || Next::kPhase)) fetch<Next>();
       merge_block<kThreads>(f.record, reinterpret_cast<decltype(f.record)*>(shared.warps));
       exchange(f.record);
       if (threadIdx.x == 0) {
@@ -386,6 +408,7 @@ struct RowProgram {
         __syncthreads();
         if (!shared.good) {
           find_anchors<P>();
+          if constexpr (Source::kLong) fetch<P>();
           continue;
         }
       }

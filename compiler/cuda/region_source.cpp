@@ -165,10 +165,11 @@ class RegionGenerator {
     return fmt::format(
         "  static constexpr int kVocab = cuda::kVocab, kWidth = {}, kSweeps = {};\n"
         "  static constexpr int kMaxSums = {}, kMaxTops = {}, kSparse = {};\n"
-        "  static constexpr bool kAccumulates = {};\n"
+        "  static constexpr bool kEmits = {}, kAccumulates = {};\n"
         "  typedef {} Gradient;\n\n",
         width(), region_.phases.size() + (region_.emit ? 1 : 0), sums, tops,
-        region_.emit ? c_.plan.loss.sparse.size() : 0, accumulates(), element_type(c_.spec.gradient_dtype));
+        region_.emit ? c_.plan.loss.sparse.size() : 0, region_.emit, accumulates(),
+        element_type(c_.spec.gradient_dtype));
   }
 
   std::string row_struct() const {
@@ -430,7 +431,7 @@ class RegionGenerator {
     Sweep& s = sweeps_[k];
     std::string text = fmt::format(
         "  struct Phase{} {{\n    static constexpr int kSums = {}, kTops = {}, kAnchors = {};\n"
-        "    static constexpr Keep kKeep = {};\n    static constexpr bool kPicks = {};\n",
+        "    static constexpr Keep kKeep = {};\n    static constexpr bool kPhase = true, kPicks = {};\n",
         k, s.sums.size(), s.tops.size(), s.anchored.size(), keep(k), picks_from_sweep());
     std::set<NodeId> inputs = s.terms.tensors();
     inputs.insert(s.anchors.tensors().begin(), s.anchors.tensors().end());

@@ -83,10 +83,7 @@ class StepGenerator {
   // Stores the values of maps; what is printed behind them takes them from there.
   void maps(ValuePrinter& values, const std::vector<const Step*>& steps,
             std::map<NodeId, std::string>& made) const {
-    values.known = [&made](NodeId id) {
-      const auto found = made.find(id);
-      return found == made.end() ? std::string() : found->second;
-    };
+    values.known = known(made);
     for (const Step* step : steps) {
       for (NodeId id : step->values) {
         const std::string computed = is_statistic(c_.graph(), id) ? values.value(id) : values.compute(id);
@@ -141,29 +138,41 @@ class StepGenerator {
   }
 
   std::string tail(const Group& group, bool last) const {
-    std::string text = "  LOSSC_INLINE void tail(const Args& a, const float* v) {\n";
+    ValuePrinter values = printer("0", Space::scalar);
+    std::map<NodeId, std::string> made;
+    values.known = known(made);
+    const auto store = [&](NodeId id, const std::string& v) {
+      values.line(fmt::format("a.head.scalars[{}] = {};", c_.layout.scalar_of.at(id), v));
+    };
     if (group.fold != nullptr && group.fold->kind == Step::Kind::reduce) {
-      for (std::size_t k = 0; k < group.fold->values.size(); ++k) {
-        text += fmt::format("    a.head.scalars[{}] = v[{}];\n",
-                            c_.layout.scalar_of.at(group.fold->values[k]), k);
+      int k = 0;
+      for (NodeId id : group.fold->values) {
+        made[id] = fmt::format("v[{}]", k++);
+        store(id, made[id]);
       }
     }
     for (const Step* step : group.tail) {
-      ValuePrinter values = printer("0", Space::scalar);
       for (NodeId id : step->values) {
-        const std::string v = real(c_, id, values.compute(id));
-        values.line(fmt::format("a.head.scalars[{}] = {};", c_.layout.scalar_of.at(id), v));
+        made[id] = values.compute(id);
+        store(id, real(c_, id, made[id]));
       }
-      text += "    {\n" + values.statements() + "    }\n";
     }
     if (last) {
       int k = 0;
       for (const ir::NamedNode& result : c_.plan.loss.scalars) {
-        text += fmt::format("    if (a.results[{0}]) *a.results[{0}] = a.head.scalars[{1}];\n", k++,
-                            c_.layout.scalar_of.at(result.node));
+        values.line(fmt::format("if (a.results[{0}]) *a.results[{0}] = {1};", k++,
+                                real(c_, result.node, values.value(result.node))));
       }
     }
-    return text + "  }\n";
+    return "  LOSSC_INLINE void tail(const Args& a, const float* v) {\n" + values.statements() + "  }\n";
+  }
+
+  // Where a printer finds what its kernel has computed already.
+  static std::function<std::string(NodeId)> known(const std::map<NodeId, std::string>& made) {
+    return [&made](NodeId id) {
+      const auto found = made.find(id);
+      return found == made.end() ? std::string() : found->second;
+    };
   }
 
   const SourceContext& c_;

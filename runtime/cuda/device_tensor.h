@@ -14,7 +14,6 @@ inline Tensor flat_tensor(void* data, std::int64_t stride, TensorRole role = kRo
   Tensor tensor{};
   tensor.data = static_cast<char*>(data);
   tensor.stride = stride;
-  tensor.inner = kFlat;
   tensor.role = role;
   return tensor;
 }
@@ -23,8 +22,7 @@ inline Tensor tensor_of(const cpu::Strided& s) {
   if (s.inner == 1) return flat_tensor(s.data, s.outer_stride);
   Tensor tensor = flat_tensor(s.data, s.stride);
   if (s.inner <= 0) return tensor;
-  tensor.inner = s.inner;
-  tensor.outer_stride = s.outer_stride;
+  tensor.jump = s.outer_stride - s.inner * s.stride;
   // i / inner for i of 31 bits (Granlund and Montgomery, Division by invariant integers using multiplication,
   // 1994).
   const auto inner = static_cast<std::uint64_t>(s.inner);
