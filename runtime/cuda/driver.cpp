@@ -6,10 +6,13 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <future>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <utility>
 
+#include "compiler/cuda/nvrtc.h"
 #include "compiler/cuda/shared_library.h"
 #include "lossc/error.h"
 #include "runtime/cuda/driver_errors.h"
@@ -97,6 +100,16 @@ std::optional<std::string> bind(const SharedLibrary& library, Driver& driver) {
                      fmt::join(missing, ", "));
 }
 
+// NVRTC, which every key of a kernel names, takes as long to be opened as the driver to be initialised: side
+// by side. What comes of it is told when it is needed.
+std::future<void> open_nvrtc() {
+  try {
+    return std::async(std::launch::async, [] { nvrtc_status(); });
+  } catch (const std::system_error&) {
+    return {};  // no thread is to be had
+  }
+}
+
 // Opens libcuda and initialises it. Returns why that failed.
 std::optional<std::string> open_driver(State& state, Driver& driver) {
   SharedLibrary library;
@@ -119,6 +132,7 @@ std::optional<std::string> open_driver(State& state, Driver& driver) {
     return fmt::format("{} cannot be used: {}", library.path, *failure);
   }
   driver.cuDriverGetVersion(&driver.version);
+  const std::future<void> nvrtc = open_nvrtc();
   if (const CUresult result = driver.cuInit(0); result != CUDA_SUCCESS) {
     return fmt::format("the NVIDIA driver ({}, CUDA {}.{}) could not be initialised: {}", library.path,
                        driver.version / 1000, driver.version % 1000 / 10, describe_error(&driver, result));
