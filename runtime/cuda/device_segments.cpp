@@ -129,7 +129,8 @@ Tensor DeviceSegments::spread(const std::string& name, const Tensor& values) {
 
 void DeviceSegments::add(CUkernel kernel, std::int64_t blocks, const BatchArguments& arguments, int threads) {
   arguments_.push_back(arguments);
-  launches_.push_back({kernel, blocks, threads, 0, &arguments_.back()});
+  const bool after_clearing = launches_.empty() && cleared_ != 0;
+  launches_.push_back({kernel, blocks, threads, 0, &arguments_.back(), !after_clearing});
 }
 
 void DeviceSegments::make_launches(ArgumentBlock& arguments, Status* status) {

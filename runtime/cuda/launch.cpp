@@ -18,7 +18,7 @@ void launch(const Device& device, const Launch& what, CUstream stream) {
   overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
   overlap.value.programmaticStreamSerializationAllowed = 1;
   config.attrs = &overlap;
-  config.numAttrs = device.overlaps_launches() ? 1 : 0;
+  config.numAttrs = device.overlaps_launches() && what.overlaps ? 1 : 0;
   void* parameters[] = {const_cast<void*>(what.arguments)};
   check(driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(what.kernel), parameters, nullptr),
         "launching a kernel", device);

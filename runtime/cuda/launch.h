@@ -15,6 +15,7 @@ struct Launch {
   int threads = 0;
   int shared_bytes = 0;
   const void* arguments = nullptr;  ///< read before launch() returns
+  bool overlaps = true;             ///< false: what comes before it in the stream is no kernel
 };
 
 /// Puts a kernel on a stream of the device. The default stream needs a current context, others need none.
