@@ -108,8 +108,8 @@ struct Resident {
   }
 };
 
-/// Every sweep reads the row again; hints keep it in the second-level cache until the last one. The vectors
-/// that come next are on their way in registers while one is worked on, from before the sweep begins.
+/// Every sweep reads the row again; hints keep it in the second-level cache until the last one. A thread has
+/// some vectors on their way at once, the first of them from before the sweep begins.
 template <class R, int kBlock, int kAhead>
 struct Streaming {
   static constexpr int kThreads = kBlock, kCluster = 1;
@@ -119,9 +119,7 @@ struct Streaming {
 
   template <class P, class S>
   __device__ __forceinline__ void fetch(const typename R::Streams& streams, const S& span) {
-    const u64 policy = cache_policy(P::kKeep);
-#pragma unroll
-    for (int u = 0; u < kAhead; ++u) load<P>(u, span.vector(u), policy, streams, span);
+    load<P>(streams, span, span.vector(0), cache_policy(P::kKeep));
   }
   template <class P, class S, class F>
   __device__ __forceinline__ void sweep(const typename R::Streams& streams, const S& span, F& f) {
@@ -133,14 +131,17 @@ struct Streaming {
       for (int u = 0; u < kAhead; ++u) {
         const int w = v + u * kThreads;
         if (span.has(w)) f.vector(raw[u], span.first_element(w));
-        load<P>(u, w + kThreads * kAhead, policy, streams, span);
       }
+      load<P>(streams, span, v + kThreads * kAhead, policy);
     }
   }
   template <class P, class S>
-  __device__ __forceinline__ void load(int u, int v, u64 policy, const typename R::Streams& streams,
-                                       const S& span) {
-    if (span.has(v)) P::template load<P::kKeep>(raw[u], streams, span.first_element(v), policy);
+  __device__ __forceinline__ void load(const typename R::Streams& streams, const S& span, int v, u64 policy) {
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const int w = v + u * kThreads;
+      if (span.has(w)) P::template load<P::kKeep>(raw[u], streams, span.first_element(w), policy);
+    }
   }
 };
 

@@ -69,11 +69,13 @@ Variant streaming(const RegionShape& shape, std::int64_t vectors, int index, int
   Variant v;
   const int sweeps = shape.phases + (shape.emits ? 1 : 0);
   const int most = sweeps > 1 ? 1024 : shape.emits ? 512 : 256;
-  const int unroll = 4 >> relax;
+  const int unroll = relax > 1 ? 2 : 4;
   v.kernel.name = fmt::format("region{}", index);
   v.kernel.threads =
       std::clamp(round_up((vectors + unroll - 1) / unroll, 32), 32, relax > 0 ? std::min(most, 512) : most);
-  v.kernel.blocks_per_sm = std::clamp((1024 / v.kernel.threads) >> std::max(0, relax - 1), 1, kMostBlocks);
+  const int resident = shape.emits || relax > 0 ? 1024 : 1280;
+  v.kernel.blocks_per_sm =
+      std::clamp((resident / v.kernel.threads) >> std::max(0, relax - 1), 1, kMostBlocks);
   v.source = fmt::format("Streaming<Region{}, {}, {}>", index, v.kernel.threads, unroll);
   v.kernel.description = fmt::format("streaming, {} threads, {} vectors in flight", v.kernel.threads, unroll);
   return v;

@@ -72,7 +72,7 @@ int cuda_ordinal(const std::string& device) {
 std::shared_ptr<const CudaKernels> load_cuda_kernels(const Plan& plan, const Layout& layout, const Spec& spec,
                                                      const KeyFields& key, const Device& device,
                                                      bool segments, const std::string& title) {
-  // The context takes as long as a compilation does: side by side.
+  // The context and the kernels of batches take as long as a compilation does: side by side.
   std::future<CUcontext> context = std::async(std::launch::async, [&] { return device.context(); });
   std::future<std::shared_ptr<const BatchKernels>> batch;
   if (segments) batch = std::async(std::launch::async, [&] { return load_batch_kernels(device); });
