@@ -56,6 +56,7 @@ class Describer {
     }
     out_.epilogue = steps(plan_.epilogue);
     count_memory();
+    for (NodeId id : names_.reached()) out_.names[id] = names_.text(id);
     return std::move(out_);
   }
 

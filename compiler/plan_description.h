@@ -1,6 +1,7 @@
 // A plan in words: what plan_print shows as text and as JSON.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,7 @@ struct PlanDescription {
   std::vector<StepDescription> prologue, epilogue;
   std::vector<RegionDescription> regions;
   std::vector<std::vector<StepDescription>> seams;
+  std::map<ir::NodeId, std::string> names;  // what values are called in all these lines
   // Memory beyond inputs and outputs.
   int row_bytes = 0, segment_bytes = 0, pair_bytes = 0;
 };

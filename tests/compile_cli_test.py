@@ -119,6 +119,9 @@ class Source(cache_cli_test.CacheCommand):
         source = self.ok("plan", GSPO, "--source", "--device", "cuda:sm_90a")
         self.assertIn("__global__", source)
         self.assertIn("region1", source)
+        # What stands in front of it ties its names to the spec's.
+        for known in ("tensors", "parameter(0)", "results[0]     loss", "policy.epsilon_low", "old_logprobs", "labels"):
+            self.assertIn(known, source[:source.index("namespace")])
         self.assertEqual(source, self.ok("plan", GSPO, "--source", "--device", "cuda"))
         self.fails(2, "plan", GSPO, "--source", "--device", "cuda:h100", says="sm_90a")
         self.fails(2, "plan", GSPO, "--source", "--device", "cuda:sm_x", says="sm_90a")

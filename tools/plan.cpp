@@ -7,6 +7,7 @@
 #include "compiler/plan_print.h"
 #ifdef LOSSC_HAS_CUDA
 #include "compiler/cuda/cuda_source.h"
+#include "compiler/cuda/source_legend.h"
 #include "runtime/cuda/cuda_images.h"
 #include "runtime/cuda/cuda_kernels.h"
 #endif
@@ -81,7 +82,8 @@ std::string source(const Plan& plan, const Spec& spec, const std::string& device
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("device \"{}\" is none; allowed are cpu, cuda:N and cuda:sm_90a", device));
     }
-    return cuda::cuda_source(plan, make_layout(plan, spec), spec, arch).text;
+    const Layout layout = make_layout(plan, spec);
+    return cuda::source_legend(plan, layout, spec) + cuda::cuda_source(plan, layout, spec, arch).text;
   }
 #else
   if (gpu) {

@@ -69,15 +69,16 @@ Variant streaming(const RegionShape& shape, std::int64_t vectors, int index, int
   Variant v;
   const int sweeps = shape.phases + (shape.emits ? 1 : 0);
   const int most = sweeps > 1 ? 1024 : shape.emits ? 512 : 256;
-  const int unroll = relax > 1 ? 2 : 4;
+  // What is on its way fills 16 registers; where the rest does not suffice, a thread gets twice as many, and
+  // then has less on its way.
+  const int ahead = std::clamp((relax > 1 ? 32 : 64) / std::max(shape.vector_bytes, 1), 1, 4);
+  const int resident = sweeps == 1 && !shape.emits ? 1280 : 1024;
   v.kernel.name = fmt::format("region{}", index);
   v.kernel.threads =
-      std::clamp(round_up((vectors + unroll - 1) / unroll, 32), 32, relax > 0 ? std::min(most, 512) : most);
-  const int resident = shape.emits || relax > 0 ? 1024 : 1280;
-  v.kernel.blocks_per_sm =
-      std::clamp((resident / v.kernel.threads) >> std::max(0, relax - 1), 1, kMostBlocks);
-  v.source = fmt::format("Streaming<Region{}, {}, {}>", index, v.kernel.threads, unroll);
-  v.kernel.description = fmt::format("streaming, {} threads, {} vectors in flight", v.kernel.threads, unroll);
+      std::clamp(round_up((vectors + ahead - 1) / ahead, 32), 32, relax > 0 ? std::min(most, 512) : most);
+  v.kernel.blocks_per_sm = std::clamp((resident >> std::min(relax, 1)) / v.kernel.threads, 1, kMostBlocks);
+  v.source = fmt::format("Streaming<Region{}, {}, {}>", index, v.kernel.threads, ahead);
+  v.kernel.description = fmt::format("streaming, {} threads, {} vectors ahead", v.kernel.threads, ahead);
   return v;
 }
 
