@@ -80,7 +80,7 @@ AheadKernels compile_ahead(KernelCache& cache, const Plan& plan, const Layout& l
 #ifdef LOSSC_HAS_CUDA
   const KeyFields key = program_key(plan, layout, spec, "cuda:" + target);
   AheadKernels kernels{key.digest(), nullptr, false};
-  const auto source = [&](int relax) { return cuda::cuda_source(plan, layout, spec, target, relax).text; };
+  const auto source = [&](int relax) { return cuda::cuda_source(plan, layout, spec, target, relax); };
   kernels.image = cuda::plan_image(cache, key, source, target, program_title(spec), &kernels.compiled);
   return kernels;
 #else

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 
 #include "catch.h"
 #include "compiler/cuda/nvrtc.h"
@@ -77,6 +78,14 @@ Spec sized(const NamedCase& named, const Types& types, std::int64_t vocab) {
   return c.spec();
 }
 
+// Many losses share their steps, and what was compiled once need not be again.
+const NvrtcResult& compiled(const CudaUnit& unit, const std::string& arch) {
+  static std::map<std::pair<std::string, std::string>, NvrtcResult> known;
+  const auto found = known.find({unit.text, arch});
+  if (found != known.end()) return found->second;
+  return known[{unit.text, arch}] = nvrtc_compile({unit.text, "test", arch, {}});
+}
+
 bool spills(const std::vector<KernelFigures>& kernels) {
   return std::any_of(kernels.begin(), kernels.end(), [](const KernelFigures& k) {
     return k.spill_store_bytes > 0 || k.spill_load_bytes > 0 || k.stack_bytes > 0;
@@ -88,19 +97,25 @@ void check_compiles(const Spec& spec, const Arch& arch) {
   std::string text;
   for (int relax = 0; relax <= kMostRelaxed; ++relax) {
     const CudaSource source = source_of(spec, arch.name, relax);
-    const NvrtcResult result = nvrtc_compile({source.text, "test", arch.name, {}});
     std::vector<std::string> names = source.kernel_names(), made;
-    for (const KernelFigures& k : result.kernels) {
-      if (std::find(names.begin(), names.end(), k.name) != names.end()) made.push_back(k.name);
+    std::vector<KernelFigures> kernels;
+    for (const CudaUnit& unit : source.units) {
+      const NvrtcResult& result = compiled(unit, arch.name);
+      kernels.insert(kernels.end(), result.kernels.begin(), result.kernels.end());
+      for (const KernelFigures& k : result.kernels) {
+        if (std::find(names.begin(), names.end(), k.name) == names.end()) continue;
+        made.push_back(k.name);
+        CHECK(k.name.starts_with(unit.name));
+      }
     }
     std::sort(names.begin(), names.end());
     std::sort(made.begin(), made.end());
-    if (!result.kernels.empty()) REQUIRE(made == names);
-    if (!spills(result.kernels)) {
+    if (!kernels.empty()) REQUIRE(made == names);
+    if (!spills(kernels)) {
       if (relax > 0) std::printf("%s, vocab %d: relaxed %d times\n", arch.name, int(spec.vocab), relax);
       return;
     }
-    for (const KernelFigures& k : result.kernels) {
+    for (const KernelFigures& k : kernels) {
       text += fmt::format("{} (relaxed {} times): {} registers, {} bytes spilled, {} bytes of stack\n",
                           k.name, relax, k.registers, k.spill_store_bytes, k.stack_bytes);
     }

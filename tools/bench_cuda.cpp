@@ -120,7 +120,7 @@ class Bench {
   Bench(const cuda::Device& device, const Stream& stream)
       : device_(device),
         stream_(stream),
-        module_(cuda::image_code(image(device))),
+        module_(code(device)),
         flush_(device, kFlushBytes),
         sink_(device, 16) {
     check(driver().cuMemsetD32Async(flush_.address(), 0, kFlushBytes / 4, stream.get()), "clearing memory");
@@ -145,12 +145,9 @@ class Bench {
   }
 
  private:
-  static KernelImage image(const cuda::Device& device) {
-    cuda::NvrtcResult result = cuda::nvrtc_compile({kYardsticks, "yardsticks", device.arch(), {}});
-    KernelImage image;
-    if (!result.cubin.empty()) image.blobs["cubin"] = std::move(result.cubin);
-    image.blobs["ptx"] = std::move(result.ptx);
-    return image;
+  static std::string code(const cuda::Device& device) {
+    const cuda::NvrtcResult result = cuda::nvrtc_compile({kYardsticks, "yardsticks", device.arch(), {}});
+    return result.cubin.empty() ? result.ptx : result.cubin;
   }
 
   void launch(const Yardstick& how, CUdeviceptr from, CUdeviceptr to, std::size_t bytes) {

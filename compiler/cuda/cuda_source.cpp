@@ -118,6 +118,12 @@ std::string region_kernel(const Variant& v, const RegionShape& shape, int index)
   return text + "}\n\n";
 }
 
+std::string templates(std::initializer_list<std::string_view> files) {
+  std::string text;
+  for (const std::string_view file : files) text += std::string(template_text(file)) + "\n";
+  return text;
+}
+
 }  // namespace
 
 std::vector<std::string> CudaSource::kernel_names() const {
@@ -136,29 +142,35 @@ CudaSource cuda_source(const Plan& plan, const Layout& layout, const Spec& spec,
                        int relax) {
   const SourceContext context(plan, layout, spec);
   const Card card = card_of(arch);
-  CudaSource source;
-  source.text = std::string(template_text("abi.h")) + "\n" + std::string(template_text("base.cuh")) + "\n" +
-                std::string(template_text("row.cuh")) + "\n" + std::string(template_text("steps.cuh")) + "\n";
-  source.text += fmt::format(
+  const std::string begin = fmt::format(
       "// ---- generated from the plan\n\nnamespace lossc::cuda {{\n\nconstexpr int kVocab = {};\n"
       "typedef Arguments<{}, {}, {}, {}, {}> Args;\n\n",
       spec.vocab, layout.tensors.size(), layout.buffers.size(), layout.maps.size(), layout.parameters.size(),
       plan.loss.scalars.size());
+  const std::string end = "}  // namespace lossc::cuda\n";
+
+  CudaSource source;
+  std::string generated;
+  auto add = [&](const std::string& name, std::string_view rows_or_steps, const std::string& text) {
+    generated += text;
+    source.units.push_back({name, templates({"abi.h", "base.cuh", rows_or_steps}) + begin + text + end});
+  };
   auto steps = [&](const std::vector<Step>& list, const std::string& name, bool last) {
     StepSource s = step_source(context, list, name, last, source.tickets);
-    source.text += s.text;
+    if (!s.kernels.empty()) add(name, "steps.cuh", s.text);
     return s.kernels;
   };
   source.prologue = steps(plan.prologue, "prologue", false);
   for (std::size_t r = 0; r < plan.regions.size(); ++r) {
     const RegionSource region = region_source(context, static_cast<int>(r));
     const Variant variant = choose(region.shape, spec.vocab, static_cast<int>(r), card, relax);
-    source.text += region.text + "\n" + region_kernel(variant, region.shape, static_cast<int>(r));
+    add(variant.kernel.name, "row.cuh",
+        region.text + "\n" + region_kernel(variant, region.shape, static_cast<int>(r)));
     source.regions.push_back(variant.kernel);
     if (r < plan.seams.size()) source.seams.push_back(steps(plan.seams[r], fmt::format("seam{}", r), false));
   }
   source.epilogue = steps(plan.epilogue, "epilogue", true);
-  source.text += "}  // namespace lossc::cuda\n";
+  source.text = templates({"abi.h", "base.cuh", "row.cuh", "steps.cuh"}) + begin + generated + end;
   return source;
 }
 

@@ -24,8 +24,15 @@ struct RegionKernel {
   std::string description;  ///< "resident, 512 threads, 8 vectors a thread, 1 block a row"
 };
 
-struct CudaSource {
+/// Kernels that are compiled together. Several units are compiled at once, on as many cores.
+struct CudaUnit {
+  std::string name;  ///< "prologue", "region0", "seam0", "epilogue"; its kernels' names begin with it
   std::string text;
+};
+
+struct CudaSource {
+  std::vector<CudaUnit> units;
+  std::string text;  ///< all units as one, to be read
   std::vector<RegionKernel> regions;
   std::vector<StepKernel> prologue, epilogue;
   std::vector<std::vector<StepKernel>> seams;

@@ -221,6 +221,7 @@ std::vector<std::string> options_of(const Nvrtc& nvrtc, const NvrtcTarget& targe
       "--no-source-include",         // Else the current directory is on the include path.
       "--modify-stack-limit=false",  // Else the whole process's limit changes during a compilation.
   };
+  // No --split-compile: its threads make a compilation in a forked child hang.
   // NVRTC's own cache initialises the driver, which spoils a later fork, and its hits have no log.
   if (nvrtc.at_least(12, 9)) options.emplace_back("--no-cache");
   if (!target.ptx_only) {
@@ -347,8 +348,6 @@ NvrtcResult nvrtc_compile(const NvrtcRequest& request) {
   const Nvrtc& compiler = nvrtc();
   const NvrtcTarget target = target_of(compiler, request.arch);
   std::vector<std::string> options = options_of(compiler, target);
-  // On all cores, a kernel a core. What comes out is the same, so that this is no part of a key.
-  if (compiler.at_least(13, 0)) options.emplace_back("--split-compile=0");
   options.insert(options.end(), request.options.begin(), request.options.end());
 
   const auto start = std::chrono::steady_clock::now();

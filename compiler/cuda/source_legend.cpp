@@ -24,7 +24,8 @@ std::string source_legend(const Plan& plan, const Layout& layout, const Spec& sp
     const auto found = described.names.find(id);
     return found == described.names.end() ? context.name(id) : found->second;
   };
-  std::string text = "// What the names below stand for: tensors and parameters of the spec, values of `lossc plan`.\n";
+  std::string text =
+      "// What the names below stand for: tensors and parameters of the spec, values of `lossc plan`.\n";
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     const TensorSlot& slot = layout.tensors[i];
     text += line(fmt::format("tensors[{}]", i), slot.required ? slot.name : slot.name + "?");

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <future>
+#include <map>
 
 #include "compiler/cuda/cuda_source.h"
 #include "compiler/cuda/nvrtc.h"
@@ -18,26 +21,40 @@ namespace {
 constexpr const char* kBatchTitle = "segments and pairs of a batch";
 constexpr int kFirstExact = 90;  // the first architecture that has instructions of its own alone
 
-KernelImage compile(const std::string& source, const std::string& name, const std::string& arch,
-                    const std::string& title) {
-  NvrtcResult result = nvrtc_compile({source, name, arch, {}});
-  KernelImage image;
-  image.kind = result.cubin.empty() ? "ptx" : "cubin";
-  if (!result.cubin.empty()) image.blobs["cubin"] = std::move(result.cubin);
-  image.blobs["ptx"] = std::move(result.ptx);
-  image.source = source;
-  image.log = std::move(result.log);
-  image.info["title"] = title;
-  image.info["target"] = result.target;
-  image.info["compile_ms"] = result.milliseconds;
-  nlohmann::json kernels = nlohmann::json::array();
-  for (const KernelFigures& k : result.kernels) {
-    kernels.push_back({{"name", k.name},
-                       {"registers", k.registers},
-                       {"spill_bytes", k.spill_store_bytes + k.spill_load_bytes},
-                       {"stack_bytes", k.stack_bytes},
-                       {"shared_bytes", k.static_shared_bytes}});
+// `known`: what was compiled already, by the text.
+KernelImage compile(const std::vector<CudaUnit>& units, const std::string& source, const std::string& arch,
+                    const std::string& title, std::map<std::string, NvrtcResult>& known) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::pair<const CudaUnit*, std::future<NvrtcResult>>> pending;
+  for (const CudaUnit& unit : units) {
+    if (known.count(unit.text) > 0) continue;
+    pending.emplace_back(&unit, std::async(std::launch::async, [&unit, &arch] {
+      return nvrtc_compile({unit.text, "lossc_" + unit.name, arch, {}});
+    }));
   }
+  for (auto& [unit, result] : pending) known[unit->text] = result.get();
+
+  KernelImage image;
+  nlohmann::json kernels = nlohmann::json::array();
+  for (const CudaUnit& unit : units) {
+    const NvrtcResult& result = known.at(unit.text);
+    image.kind = result.cubin.empty() ? "ptx" : "cubin";
+    if (!result.cubin.empty()) image.blobs[unit.name + ".cubin"] = result.cubin;
+    image.blobs[unit.name + ".ptx"] = result.ptx;
+    image.log += result.log;
+    image.info["target"] = result.target;
+    for (const KernelFigures& k : result.kernels) {
+      kernels.push_back({{"name", k.name},
+                         {"registers", k.registers},
+                         {"spill_bytes", k.spill_store_bytes + k.spill_load_bytes},
+                         {"stack_bytes", k.stack_bytes},
+                         {"shared_bytes", k.static_shared_bytes}});
+    }
+  }
+  image.source = source;
+  image.info["title"] = title;
+  image.info["compile_ms"] =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   image.info["kernels"] = std::move(kernels);
   return image;
 }
@@ -47,17 +64,6 @@ bool spills(const KernelImage& image) {
     if (kernel["spill_bytes"] > 0 || kernel["stack_bytes"] > 0) return true;
   }
   return false;
-}
-
-ImagePointer image_of(KernelCache& cache, const KeyFields& key, const std::string& source,
-                      const std::string& name, const std::string& arch, const std::string& title,
-                      bool* compiled) {
-  if (compiled != nullptr) *compiled = false;
-  return cache.get(key, [&] {
-    KernelImage image = compile(source, name, arch, title);
-    if (compiled != nullptr) *compiled = true;
-    return image;
-  });
 }
 
 std::string batch_source() {
@@ -109,12 +115,14 @@ void add_cuda_fields(KeyFields& key, const std::string& arch) {
 }
 
 ImagePointer plan_image(KernelCache& cache, const KeyFields& key,
-                        const std::function<std::string(int)>& source, const std::string& arch,
+                        const std::function<CudaSource(int)>& source, const std::string& arch,
                         const std::string& title, bool* compiled) {
   if (compiled != nullptr) *compiled = false;
   return cache.get(key, [&] {
+    std::map<std::string, NvrtcResult> known;
     for (int relax = 0;; ++relax) {
-      KernelImage image = compile(source(relax), "lossc_kernels", arch, title);
+      const CudaSource asked = source(relax);
+      KernelImage image = compile(asked.units, asked.text, arch, title, known);
       if (spills(image) && relax < kMostRelaxed) continue;
       image.info["relax"] = relax;
       if (compiled != nullptr) *compiled = true;
@@ -136,7 +144,14 @@ KeyFields batch_key(const std::string& arch) {
 }
 
 ImagePointer batch_image(KernelCache& cache, const std::string& arch, bool* compiled) {
-  return image_of(cache, batch_key(arch), batch_source(), "lossc_batch", arch, kBatchTitle, compiled);
+  if (compiled != nullptr) *compiled = false;
+  return cache.get(batch_key(arch), [&] {
+    std::map<std::string, NvrtcResult> known;
+    const std::string source = batch_source();
+    KernelImage image = compile({{kBatchUnit, source}}, source, arch, kBatchTitle, known);
+    if (compiled != nullptr) *compiled = true;
+    return image;
+  });
 }
 
 bool needs_batch_kernels(const Layout& layout) {
@@ -145,9 +160,14 @@ bool needs_batch_kernels(const Layout& layout) {
   });
 }
 
-const std::string& image_code(const KernelImage& image) {
-  const auto cubin = image.blobs.find("cubin");
-  return cubin != image.blobs.end() ? cubin->second : image.blobs.at("ptx");
+std::map<std::string, std::string_view> image_code(const KernelImage& image) {
+  std::map<std::string, std::string_view> code;
+  for (const char* kind : {".ptx", ".cubin"}) {
+    for (const auto& [name, blob] : image.blobs) {
+      if (name.ends_with(kind)) code[name.substr(0, name.size() - std::string_view(kind).size())] = blob;
+    }
+  }
+  return code;
 }
 
 }  // namespace lossc::cuda

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "compiler/cuda/cuda_source.h"
 #include "compiler/kernel_image.h"
 #include "compiler/kernel_key.h"
 #include "compiler/layout.h"
@@ -28,11 +30,11 @@ void add_cuda_fields(KeyFields& key, const std::string& arch);
 
 using ImagePointer = std::shared_ptr<const KernelImage>;
 
-/// The image of a plan's kernels. `source(relax)` is their text: kernels that spill registers are asked for
+/// The image of a plan's kernels, its units compiled side by side. Kernels that spill registers are asked for
 /// again with the next `relax`, up to kMostRelaxed. Throws Error(unsupported | compile_failed). `compiled`
 /// says whether it was.
 ImagePointer plan_image(KernelCache& cache, const KeyFields& key,
-                        const std::function<std::string(int)>& source, const std::string& arch,
+                        const std::function<CudaSource(int)>& source, const std::string& arch,
                         const std::string& title, bool* compiled = nullptr);
 /// The `relax` that an image of plan_image was made with.
 int image_relax(const KernelImage& image);
@@ -43,7 +45,10 @@ ImagePointer batch_image(KernelCache& cache, const std::string& arch, bool* comp
 /// Whether a plan needs them.
 bool needs_batch_kernels(const Layout& layout);
 
-/// The code in an image that the driver takes.
-const std::string& image_code(const KernelImage& image);
+/// The code in an image that the driver takes, by the names of its units.
+std::map<std::string, std::string_view> image_code(const KernelImage& image);
+
+/// The one unit of batch_image().
+inline constexpr const char* kBatchUnit = "batch";
 
 }  // namespace lossc::cuda

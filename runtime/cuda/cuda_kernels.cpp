@@ -1,5 +1,7 @@
 #include "runtime/cuda/cuda_kernels.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <functional>
 #include <future>
@@ -15,7 +17,13 @@ namespace {
 
 struct Loaded {
   ImagePointer image;
-  Module module;
+  std::map<std::string, Module> modules;  // by unit
+
+  const Module& unit(const std::string& name) const {
+    const auto found = modules.find(name);
+    if (found != modules.end()) return found->second;
+    throw Error(ErrorCode::internal, fmt::format("a kernel image without the unit \"{}\"", name));
+  }
 };
 
 // The image of a key, loaded. What the driver refuses is compiled once more.
@@ -23,8 +31,11 @@ Loaded load(const KeyFields& key, const std::function<ImagePointer(KernelCache&)
   KernelCache& cache = KernelCache::instance();
   const auto once = [&] {
     ImagePointer got = image(cache);
-    Module module(image_code(*got));
-    return Loaded{std::move(got), std::move(module)};
+    Loaded loaded{std::move(got), {}};
+    for (const auto& [unit, code] : image_code(*loaded.image)) {
+      loaded.modules.emplace(unit, Module(std::string(code)));
+    }
+    return loaded;
   };
   try {
     return once();
@@ -42,8 +53,9 @@ std::shared_ptr<const BatchKernels> load_batch_kernels(const Device& device) {
   const std::lock_guard lock(mutex);
   auto& kernels = (*loaded)[device.ordinal()];
   if (kernels) return kernels;
-  const Module module =
-      load(batch_key(device.arch()), [&](KernelCache& c) { return batch_image(c, device.arch()); }).module;
+  const Loaded found =
+      load(batch_key(device.arch()), [&](KernelCache& c) { return batch_image(c, device.arch()); });
+  const Module& module = found.unit(kBatchUnit);
   const ContextScope scope(device);
   auto made = std::make_shared<BatchKernels>();
   made->offsets_to_ids = module.prepare("batch_offsets_to_ids", device);
@@ -78,24 +90,28 @@ std::shared_ptr<const CudaKernels> load_cuda_kernels(const Plan& plan, const Lay
   if (segments) batch = std::async(std::launch::async, [&] { return load_batch_kernels(device); });
   auto kernels = std::make_shared<CudaKernels>();
   kernels->device = &device;
-  const auto text = [&](int relax) { return cuda_source(plan, layout, spec, device.arch(), relax).text; };
+  const auto text = [&](int relax) { return cuda_source(plan, layout, spec, device.arch(), relax); };
   const Loaded loaded =
       load(key, [&](KernelCache& cache) { return plan_image(cache, key, text, device.arch(), title); });
-  const Module& module = loaded.module;
   CudaSource source = cuda_source(plan, layout, spec, device.arch(), image_relax(*loaded.image));
   context.get();
   const ContextScope scope(device);
-  auto steps = [&](const std::vector<StepKernel>& list) {
+  auto steps = [&](const std::vector<StepKernel>& list, const std::string& unit) {
     std::vector<StepLaunch> launches;
-    for (const StepKernel& step : list) launches.push_back({step, module.prepare(step.name, device)});
+    for (const StepKernel& step : list) {
+      launches.push_back({step, loaded.unit(unit).prepare(step.name, device)});
+    }
     return launches;
   };
-  kernels->prologue = steps(source.prologue);
+  kernels->prologue = steps(source.prologue, "prologue");
   for (const RegionKernel& region : source.regions) {
+    const Module& module = loaded.unit(region.name);
     kernels->regions.push_back({region, module.prepare(region.name, device, region.shared_bytes)});
   }
-  for (const auto& seam : source.seams) kernels->seams.push_back(steps(seam));
-  kernels->epilogue = steps(source.epilogue);
+  for (std::size_t i = 0; i < source.seams.size(); ++i) {
+    kernels->seams.push_back(steps(source.seams[i], fmt::format("seam{}", i)));
+  }
+  kernels->epilogue = steps(source.epilogue, "epilogue");
   kernels->tickets = source.tickets;
   kernels->source = std::move(source.text);
   if (segments) kernels->batch = batch.get();
