@@ -235,20 +235,27 @@ class Planner {
     for (NodeId id : needed_) {
       if (is_statistic(g(), id) && before_seam.count(id) > 0) place(id, epoch_[at(id)]);
     }
-    for (NodeId id : needed_) {
-      if (!is_statistic(g(), id) || region_of_.count(id) > 0) continue;
-      int earliest = epoch_[at(id)];
-      for (NodeId in : operands(id)) {
-        if (auto it = region_of_.find(in); it != region_of_.end()) earliest = std::max(earliest, it->second);
+    std::map<NodeId, int>
+        behind;                  // the last region whose statistics a value of the same row is computed from
+    for (NodeId id : needed_) {  // increasing ids: operands first
+      int earliest = 0;
+      if (!ir::is_cross_reduction(node(id).op) && node(id).op != Op::gather) {
+        for (NodeId in : operands(id)) earliest = std::max(earliest, behind[in]);
       }
-      int chosen = last;
-      const std::vector<NodeId> inputs = inputs_of(id);
-      for (int region = last - 1; region >= earliest; --region) {
-        const auto& have = read[at(region)];
-        if (std::all_of(inputs.begin(), inputs.end(), [&](NodeId in) { return have.count(in) > 0; }))
-          chosen = region;
+      behind[id] = earliest;
+      if (!is_statistic(g(), id)) continue;
+      if (region_of_.count(id) == 0) {
+        earliest = std::max(earliest, epoch_[at(id)]);
+        int chosen = last;
+        const std::vector<NodeId> inputs = inputs_of(id);
+        for (int region = last - 1; region >= earliest; --region) {
+          const auto& have = read[at(region)];
+          if (std::all_of(inputs.begin(), inputs.end(), [&](NodeId in) { return have.count(in) > 0; }))
+            chosen = region;
+        }
+        place(id, chosen);
       }
-      place(id, chosen);
+      behind[id] = region_of_.at(id);
     }
     // An anchor belongs to the region that sums with it.
     for (NodeId id : needed_) {
