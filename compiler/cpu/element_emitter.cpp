@@ -13,6 +13,12 @@ using ir::Op;
 using ir::Space;
 using llvm::Value;
 
+namespace {
+
+constexpr double kLeastArgument = -105;  // exp of it is below the smallest denormal
+
+}  // namespace
+
 Value* ElementEmitter::value(NodeId id) {
   if (auto it = memo_.find(id); it != memo_.end()) return it->second;
   const Node& n = c_.node(id);
@@ -48,20 +54,14 @@ Value* ElementEmitter::value(NodeId id) {
   return v;
 }
 
-ExpResult ElementEmitter::exponential_result(NodeId x) {
-  if (auto it = exponentials_.find(x); it != exponentials_.end()) return it->second;
-  ExpResult result{};
-  if (Value* stored = kept(x, no_node)) {
-    result.value = stored;
-  } else {
-    result = c_.math.exp_with_argument(c_.b.CreateFSub(value(x), operands_.anchors.at(x)));
-  }
-  exponentials_[x] = result;
-  return result;
-}
-
 Value* ElementEmitter::exponential(NodeId x) {
-  return exponential_result(x).value;
+  Value*& v = exponentials_[x];
+  if (v == nullptr) v = kept(x, no_node);
+  if (v == nullptr) {
+    const SweepOperands::Exponent& e = operands_.exponents.at(x);
+    v = c_.math.exp2(c_.math.fma(value(x), e.factor, e.offset));
+  }
+  return v;
 }
 
 Value* ElementEmitter::kept(NodeId x, NodeId a) {
@@ -78,13 +78,13 @@ Value* ElementEmitter::weighted(NodeId x, NodeId a) {
 }
 
 Value* ElementEmitter::form_weighted(NodeId x, NodeId a) {
-  const ExpResult e = exponential_result(x);
+  Value* e = exponential(x);
   const Node& n = c_.node(a);
-  // exp clamps its argument to a finite range, so the product needs no selection.
   const bool own_argument =
       n.op == Op::sub && n.in[0] == x && c_.node(n.in[1]).op == Op::anchor && c_.node(n.in[1]).in[0] == x;
-  if (own_argument && e.argument != nullptr) return c_.b.CreateFMul(e.value, e.argument);
-  return c_.zero_mul(e.value, value(a));
+  if (!own_argument) return c_.zero_mul(e, value(a));
+  // A finite argument needs no selection: below the bound the exponential is 0.
+  return c_.b.CreateFMul(e, c_.math.maximum(value(a), c_.splat(c_.f32(kLeastArgument))));
 }
 
 }  // namespace lossc::cpu

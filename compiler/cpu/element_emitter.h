@@ -10,8 +10,12 @@ namespace lossc::cpu {
 
 /// Where a sweep's operands come from; set up once a function, before its loops.
 struct SweepOperands {
-  std::map<ir::NodeId, llvm::Value*> rows;     ///< row values, one copy in every lane
-  std::map<ir::NodeId, llvm::Value*> anchors;  ///< softmax argument -> its anchor, in every lane
+  /// exp(x - anchor) is formed as 2^(x * factor + offset).
+  struct Exponent {
+    llvm::Value *factor, *offset;
+  };
+  std::map<ir::NodeId, llvm::Value*> rows;   ///< row values, one copy in every lane
+  std::map<ir::NodeId, Exponent> exponents;  ///< softmax argument -> in every lane
   std::map<ir::NodeId, llvm::Value*>
       inverses;                                ///< softmax argument -> 1 / sum of exponentials, in every lane
   std::map<ir::NodeId, llvm::Value*> tensors;  ///< element input -> the row's address
@@ -27,13 +31,12 @@ class ElementEmitter {
       : c_(codegen), operands_(operands), j_(j), mask_(mask) {}
 
   llvm::Value* value(ir::NodeId id);
-  /// exp(x - anchor(x))
+  /// exp(x - anchor(x)), up to a factor near 1 that is the same for the whole row
   llvm::Value* exponential(ir::NodeId x);
   /// exp(x - anchor(x)) * a, 0 where the exponential is.
   llvm::Value* weighted(ir::NodeId x, ir::NodeId a);
 
  private:
-  ExpResult exponential_result(ir::NodeId x);
   llvm::Value* form_weighted(ir::NodeId x, ir::NodeId a);
   /// Stored by the phase, or null.
   llvm::Value* kept(ir::NodeId x, ir::NodeId a);
@@ -43,7 +46,7 @@ class ElementEmitter {
   llvm::Value* j_;
   llvm::Value* mask_;
   std::map<ir::NodeId, llvm::Value*> memo_;
-  std::map<ir::NodeId, ExpResult> exponentials_;
+  std::map<ir::NodeId, llvm::Value*> exponentials_;
   std::map<std::pair<ir::NodeId, ir::NodeId>, llvm::Value*> weighted_;
 };
 
