@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/cpu/paired.h"
 #include "lossc/error.h"
 
 namespace lossc::cpu {
@@ -31,11 +32,7 @@ Value* ElementEmitter::value(NodeId id) {
   } else if (n.space != Space::element) {
     v = operands_.rows.at(id);
   } else if (n.op == Op::input) {
-    const DType dtype = c_.layout.tensors[static_cast<std::size_t>(c_.layout.tensor_of.at(id))].dtype;
-    Value* address = c_.at(operands_.tensors.at(id),
-                           c_.b.CreateMul(j_, c_.i64(static_cast<std::int64_t>(dtype_size(dtype)))));
-    v = mask_ == nullptr ? load(c_.b, dtype, address, c_.target.width)
-                         : masked_load(c_.b, dtype, address, mask_, c_.f32(0.0));
+    v = input(id);
   } else if (n.op == Op::softmax) {
     v = c_.b.CreateFMul(exponential(n.in[0]), operands_.inverses.at(n.in[0]));
   } else if (n.op == Op::zero_mul && c_.node(n.in[0]).op == Op::softmax) {
@@ -54,6 +51,20 @@ Value* ElementEmitter::value(NodeId id) {
   return v;
 }
 
+Value* ElementEmitter::input(NodeId id) {
+  const DType dtype = c_.layout.tensors[static_cast<std::size_t>(c_.layout.tensor_of.at(id))].dtype;
+  Value* row = operands_.tensors.at(id);
+  const auto size = static_cast<std::int64_t>(dtype_size(dtype));
+  auto address = [&](Value* j) { return c_.at(row, c_.b.CreateMul(j, c_.i64(size))); };
+  if (place_.pair != nullptr) {
+    VectorPair& pair = place_.pair->inputs[row];
+    if (pair[0] == nullptr) pair = load_pair(c_.b, dtype, address(place_.pair->j));
+    return pair[place_.u];
+  }
+  if (place_.mask == nullptr) return load(c_.b, dtype, address(place_.j), c_.target.width);
+  return masked_load(c_.b, dtype, address(place_.j), place_.mask, c_.f32(0.0));
+}
+
 Value* ElementEmitter::exponential(NodeId x) {
   Value*& v = exponentials_[x];
   if (v == nullptr) v = kept(x, no_node);
@@ -67,7 +78,7 @@ Value* ElementEmitter::exponential(NodeId x) {
 Value* ElementEmitter::kept(NodeId x, NodeId a) {
   const auto it = operands_.kept.find({x, a});
   if (it == operands_.kept.end()) return nullptr;
-  return load(c_.b, DType::fp32, c_.at(it->second, c_.b.CreateShl(j_, 2)), c_.target.width);
+  return load(c_.b, DType::fp32, c_.at(it->second, c_.b.CreateShl(place_.j, 2)), c_.target.width);
 }
 
 Value* ElementEmitter::weighted(NodeId x, NodeId a) {

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "compiler/cpu/codegen.h"
+#include "compiler/cpu/sweep_place.h"
 
 namespace lossc::cpu {
 
@@ -26,9 +26,8 @@ struct SweepOperands {
 
 class ElementEmitter {
  public:
-  /// The vector at element offset `j`; `mask` (null: all) says which of its lanes are inside the vocabulary.
-  ElementEmitter(Codegen& codegen, const SweepOperands& operands, llvm::Value* j, llvm::Value* mask)
-      : c_(codegen), operands_(operands), j_(j), mask_(mask) {}
+  ElementEmitter(Codegen& codegen, const SweepOperands& operands, const Place& place)
+      : c_(codegen), operands_(operands), place_(place) {}
 
   llvm::Value* value(ir::NodeId id);
   /// exp(x - anchor(x)), up to a factor near 1 that is the same for the whole row
@@ -37,14 +36,14 @@ class ElementEmitter {
   llvm::Value* weighted(ir::NodeId x, ir::NodeId a);
 
  private:
+  llvm::Value* input(ir::NodeId id);
   llvm::Value* form_weighted(ir::NodeId x, ir::NodeId a);
   /// Stored by the phase, or null.
   llvm::Value* kept(ir::NodeId x, ir::NodeId a);
 
   Codegen& c_;
   const SweepOperands& operands_;
-  llvm::Value* j_;
-  llvm::Value* mask_;
+  Place place_;
   std::map<ir::NodeId, llvm::Value*> memo_;
   std::map<ir::NodeId, llvm::Value*> exponentials_;
   std::map<std::pair<ir::NodeId, ir::NodeId>, llvm::Value*> weighted_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/cpu/paired.h"
 #include "compiler/cpu/region_rows.h"
 #include "compiler/cpu/sweep_loop.h"
 
@@ -51,8 +52,8 @@ std::string RegionSweeps::anchor(std::size_t k, bool exact) {
   SweepLoop sweep(c_, c_.spec.vocab, c_.target.unroll);
   std::vector<Accumulator> maxima;
   for (std::size_t i = 0; i < roots.size(); ++i) maxima.push_back(sweep.accumulator(Accumulator::Kind::max));
-  auto body = [&](const SweepLoop::Place& place) {
-    ElementEmitter e(c_, o, place.j, place.mask);
+  auto body = [&](const Place& place) {
+    ElementEmitter e(c_, o, place);
     for (std::size_t i = 0; i < roots.size(); ++i) sweep.accumulate(maxima[i], e.value(roots[i]), place);
   };
   if (exact) {
@@ -95,9 +96,9 @@ class RegionSweeps::PhaseBody {
     }
   }
 
-  void operator()(const SweepLoop::Place& place) {
+  void operator()(const Place& place) {
     Codegen& c = r_.c_;
-    ElementEmitter e(c, operands_, place.j, place.mask);
+    ElementEmitter e(c, operands_, place);
     for (NodeId id : statistics_) {
       const Node& n = c.node(id);
       switch (n.op) {
@@ -174,21 +175,32 @@ class RegionSweeps::EmitBody {
     }
   }
 
-  void operator()(const SweepLoop::Place& place) {
+  void operator()(const Place& place) {
     Codegen& c = r_.c_;
     Value* total = gradient(place);
     const DType dtype = c.spec.gradient_dtype;
-    Value* address =
-        c.at(gradient_, c.b.CreateMul(place.j, c.i64(static_cast<std::int64_t>(dtype_size(dtype)))));
-    if (c.plan.gradient == GradientMode::accumulate) {
-      Value* old = place.mask == nullptr ? load(c.b, dtype, address, c.target.width)
-                                         : masked_load(c.b, dtype, address, place.mask, c.f32(0.0));
+    const bool adds = c.plan.gradient == GradientMode::accumulate;
+    if (place.pair != nullptr) {
+      Value* at = address(place.pair->j);
+      if (adds) {
+        VectorPair& old = place.pair->inputs[gradient_];
+        if (old[0] == nullptr) old = load_pair(c.b, dtype, at);
+        total = c.b.CreateFAdd(total, old[place.u]);
+      }
+      if (place.u == 1) store_pair(c.b, dtype, {place.pair->result, total}, at, c.target.convert);
+      place.pair->result = total;
+      return;
+    }
+    Value* at = address(place.j);
+    if (adds) {
+      Value* old = place.mask == nullptr ? load(c.b, dtype, at, c.target.width)
+                                         : masked_load(c.b, dtype, at, place.mask, c.f32(0.0));
       total = c.b.CreateFAdd(total, old);
     }
     if (place.mask == nullptr) {
-      store(c.b, dtype, total, address, 0, false, c.target.convert);
+      store(c.b, dtype, total, at, 0, false, c.target.convert);
     } else {
-      masked_store(c.b, dtype, total, address, place.mask, 0, c.target.convert);
+      masked_store(c.b, dtype, total, at, place.mask, 0, c.target.convert);
     }
   }
 
@@ -202,10 +214,15 @@ class RegionSweeps::EmitBody {
   }
 
  private:
+  Value* address(Value* j) {
+    const auto size = static_cast<std::int64_t>(dtype_size(r_.c_.spec.gradient_dtype));
+    return r_.c_.at(gradient_, r_.c_.b.CreateMul(j, r_.c_.i64(size)));
+  }
+
   // The sum of the dense terms.
-  Value* gradient(const SweepLoop::Place& place) {
+  Value* gradient(const Place& place) {
     Codegen& c = r_.c_;
-    ElementEmitter e(c, operands_, place.j, place.mask);
+    ElementEmitter e(c, operands_, place);
     Value* total = nullptr;
     for (std::size_t i = 0; i < coefficients_.size(); ++i) {
       const ir::DenseTerm& t = c.plan.loss.dense[i];
@@ -243,7 +260,7 @@ std::string RegionSweeps::sweep(std::size_t k) {
   llvm::Function* f = c_.function(name, b_.getVoidTy(), {c_.ptr(), c_.ptr()});
   SweepLoop loop(c_, c_.spec.vocab, c_.target.unroll);
   PhaseBody body(*this, k, f->getArg(0), f->getArg(1), loop);
-  loop.run([&](const SweepLoop::Place& place) { body(place); }, body.streams());
+  loop.run([&](const Place& place) { body(place); }, body.streams());
   body.store_totals(f->getArg(0));
   b_.CreateRetVoid();
   loop.finish(*f);
@@ -260,7 +277,7 @@ std::string RegionSweeps::emit() {
   if (shape_.region().phases.empty()) {
     for (const auto& s : body.input_streams()) streams.push_back(s);
   }
-  loop.run([&](const SweepLoop::Place& place) { body(place); }, streams);
+  loop.run([&](const Place& place) { body(place); }, streams);
   b_.CreateRetVoid();
   loop.finish(*f);
   return name;
@@ -278,7 +295,7 @@ std::string RegionSweeps::fused() {
   streams.push_back(emit.stream());
   // The old exponential is read before the new one takes its place.
   loop.run(
-      [&](const SweepLoop::Place& place) {
+      [&](const Place& place) {
         emit(place);
         phase(place);
       },

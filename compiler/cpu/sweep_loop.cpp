@@ -67,8 +67,11 @@ void SweepLoop::accumulate(Accumulator& a, Value* v, const Place& place) {
   if (a.kind == Accumulator::Kind::argmax) {
     auto* type = llvm::FixedVectorType::get(b.getInt32Ty(), c_.target.width);
     std::vector<llvm::Constant*> lanes;
-    for (unsigned i = 0; i < c_.target.width; ++i) lanes.push_back(b.getInt32(i));
-    Value* first = b.CreateVectorSplat(c_.target.width, b.CreateTrunc(place.j, b.getInt32Ty()));
+    for (unsigned i = 0; i < c_.target.width; ++i) {
+      lanes.push_back(b.getInt32(place.pair == nullptr ? i : PairedUnit::element(place.u, i)));
+    }
+    Value* from = place.pair == nullptr ? place.j : place.pair->j;
+    Value* first = b.CreateVectorSplat(c_.target.width, b.CreateTrunc(from, b.getInt32Ty()));
     Value* index = b.CreateAdd(first, llvm::ConstantVector::get(lanes));
     b.CreateStore(b.CreateSelect(larger, index, b.CreateLoad(type, a.row)), a.row);
   }
@@ -118,8 +121,9 @@ void SweepLoop::run(const Body& body, const std::vector<Stream>& streams) {
         begin, end, unit,
         [&](Value* j) {
           prefetch(streams, j);
+          PairedUnit pair{j, {}};
           for (unsigned u = 0; u < unroll_; ++u) {
-            body({u == 0 ? j : c_.b.CreateAdd(j, c_.i64(width * u)), u, nullptr});
+            body({u == 0 ? j : c_.b.CreateAdd(j, c_.i64(width * u)), u, nullptr, paired_ ? &pair : nullptr});
           }
         },
         "units");
@@ -152,7 +156,12 @@ void SweepLoop::run_sample(std::int64_t head, std::int64_t spread, const Body& b
   const std::int64_t width = c_.target.width;
   if (vocab_ < width) return run(body);
   const std::int64_t whole = std::min(head, vocab_) / width * width;
-  c_.loop(c_.i64(0), c_.i64(whole), width, [&](Value* j) { body({j, 0, nullptr}); }, "head");
+  c_.loop(
+      c_.i64(0), c_.i64(whole), width,
+      [&](Value* j) {
+        body({j, 0, nullptr});
+      },
+      "head");
   const std::int64_t rest = vocab_ - width - whole;
   if (rest < spread) {
     // A short rest: its last vector alone would miss little, but small vocabularies may as well be exact.
@@ -162,7 +171,11 @@ void SweepLoop::run_sample(std::int64_t head, std::int64_t spread, const Body& b
   }
   const std::int64_t step = rest / spread;
   c_.loop(
-      c_.i64(whole), c_.i64(whole + step * spread), step, [&](Value* j) { body({j, 0, nullptr}); }, "spread");
+      c_.i64(whole), c_.i64(whole + step * spread), step,
+      [&](Value* j) {
+        body({j, 0, nullptr});
+      },
+      "spread");
 }
 
 Value* SweepLoop::reduce(Value* v, const std::function<Value*(Value*, Value*)>& combine) {

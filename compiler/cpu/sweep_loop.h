@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "compiler/cpu/codegen.h"
+#include "compiler/cpu/sweep_place.h"
 
 namespace lossc::cpu {
 
@@ -19,13 +19,6 @@ struct Accumulator {
 
 class SweepLoop {
  public:
-  /// One vector of the row: its offset, its number in the loop's body, and the lanes inside the row (null:
-  /// all).
-  struct Place {
-    llvm::Value* j;
-    unsigned u;
-    llvm::Value* mask;
-  };
   /// A row's address, fetched ahead of while the loop runs.
   struct Stream {
     llvm::Value* address;
@@ -36,8 +29,12 @@ class SweepLoop {
 
   /// `unroll`: vectors in the loop's body. It decides which accumulator an element joins: one number for all
   /// sweeps that accumulate, so that a statistic's bits do not depend on which others are formed beside it.
+  /// For the same reason the logits' type alone decides whether units are paired.
   SweepLoop(Codegen& codegen, std::int64_t vocab, unsigned unroll)
-      : c_(codegen), vocab_(vocab), unroll_(unroll) {}
+      : c_(codegen),
+        vocab_(vocab),
+        unroll_(unroll),
+        paired_(codegen.target.width == 16 && unroll == 2 && codegen.spec.logits_dtype == DType::bf16) {}
 
   Accumulator accumulator(Accumulator::Kind kind);
   void accumulate(Accumulator& accumulator, llvm::Value* v, const Place& place);
@@ -59,6 +56,7 @@ class SweepLoop {
   Codegen& c_;
   std::int64_t vocab_;
   unsigned unroll_;
+  bool paired_;
   std::vector<Accumulator> sums_;  // ended block by block
 };
 
