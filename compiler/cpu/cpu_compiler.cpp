@@ -271,6 +271,8 @@ std::shared_ptr<const CpuKernels> link_cpu(const KernelImage& image) {
     lookup(r.emit, s.emit);
     lookup(r.sparse, s.sparse);
     lookup(r.fused, s.fused);
+    lookup(r.emit_stream, s.emit_stream);
+    lookup(r.fused_stream, s.fused_stream);
     r.frame_bytes = s.frame_bytes;
     r.kept_floats = s.kept_floats;
     kernels->regions.push_back(r);

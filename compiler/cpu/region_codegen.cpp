@@ -30,9 +30,13 @@ RegionSymbols generate_region(Codegen& codegen, int index) {
     symbols.phases.push_back(phase);
   }
   if (region.emit) {
-    symbols.emit = sweeps.emit();
+    symbols.emit = sweeps.emit(false);
     if (!codegen.plan.loss.sparse.empty()) symbols.sparse = rows.sparse();
-    if (region.phases.size() == 1) symbols.fused = sweeps.fused();
+    if (region.phases.size() == 1) symbols.fused = sweeps.fused(false);
+    if (sweeps.streams()) {
+      symbols.emit_stream = sweeps.emit(true);
+      if (region.phases.size() == 1) symbols.fused_stream = sweeps.fused(true);
+    }
   }
   symbols.frame_bytes = frame.bytes();
   symbols.kept_floats = shape.kept_floats();

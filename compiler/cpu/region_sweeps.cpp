@@ -20,6 +20,8 @@ namespace {
 // rest.
 constexpr std::int64_t kSampleHead = 128;
 constexpr std::int64_t kSampleSpread = 8;
+constexpr unsigned kLine = 64;               // bytes
+constexpr std::int64_t kStreamVocab = 1024;  // a shorter row is mostly its ends
 
 }  // namespace
 
@@ -156,7 +158,8 @@ class RegionSweeps::PhaseBody {
 // The body that writes the gradient.
 class RegionSweeps::EmitBody {
  public:
-  EmitBody(RegionSweeps& r, Value* frame, Value* kept) : r_(r) {
+  /// `stream`: the body runs ahead by lead(), where the gradient's lines begin.
+  EmitBody(RegionSweeps& r, Value* frame, Value* kept, bool stream) : r_(r), stream_(stream) {
     Codegen& c = r.c_;
     const std::vector<NodeId> roots = r.shape_.emit_roots();
     operands_ = r.operands(frame, roots, r.shape_.softmaxes(roots));
@@ -167,6 +170,7 @@ class RegionSweeps::EmitBody {
       }
     }
     gradient_ = r.frame_.gradient_address(frame);
+    if (stream) run_from_first_line();
     std::int64_t i = 0;
     for (const ir::DenseTerm& t : c.plan.loss.dense) {
       Value* v = r.frame_.lanes(frame, Slot::coefficient, i++);
@@ -198,12 +202,13 @@ class RegionSweeps::EmitBody {
       total = c.b.CreateFAdd(total, old);
     }
     if (place.mask == nullptr) {
-      store(c.b, dtype, total, at, 0, false, c.target.convert);
+      store(c.b, dtype, total, at, stream_ ? kLine : 0, stream_, c.target.convert);
     } else {
       masked_store(c.b, dtype, total, at, place.mask, 0, c.target.convert);
     }
   }
 
+  Value* lead() const { return lead_; }
   SweepLoop::Stream stream() const { return {gradient_, dtype_size(r_.c_.spec.gradient_dtype), true}; }
   std::vector<SweepLoop::Stream> input_streams() const {
     std::vector<SweepLoop::Stream> streams;
@@ -214,6 +219,19 @@ class RegionSweeps::EmitBody {
   }
 
  private:
+  // All addresses move to the first element at which a line of the gradient begins.
+  void run_from_first_line() {
+    auto& b = r_.c_.b;
+    Value* beyond = b.CreatePtrToInt(gradient_, b.getInt64Ty());
+    lead_ = b.CreateLShr(b.CreateAnd(b.CreateNeg(beyond), b.getInt64(kLine - 1)), 2);
+    auto move = [&](Value*& row, DType dtype) {
+      row = r_.c_.at(row, b.CreateMul(lead_, b.getInt64(dtype_size(dtype))));
+    };
+    move(gradient_, DType::fp32);
+    for (auto& [in, row] : operands_.tensors) move(row, r_.dtype_of(in));
+    for (auto& [which, row] : operands_.kept) move(row, DType::fp32);
+  }
+
   Value* address(Value* j) {
     const auto size = static_cast<std::int64_t>(dtype_size(r_.c_.spec.gradient_dtype));
     return r_.c_.at(gradient_, r_.c_.b.CreateMul(j, r_.c_.i64(size)));
@@ -250,6 +268,8 @@ class RegionSweeps::EmitBody {
   }
 
   RegionSweeps& r_;
+  bool stream_;
+  Value* lead_ = nullptr;
   SweepOperands operands_;
   Value* gradient_;
   std::vector<Value*> coefficients_, guards_;
@@ -267,39 +287,57 @@ std::string RegionSweeps::sweep(std::size_t k) {
   return name;
 }
 
-std::string RegionSweeps::emit() {
-  const std::string name = prefix_ + "_emit";
+bool RegionSweeps::streams() const {
+  return c_.target.width * 4 == kLine && c_.spec.gradient_dtype == DType::fp32 &&
+         c_.spec.logits_dtype != DType::bf16 && c_.plan.gradient == GradientMode::overwrite &&
+         c_.spec.vocab >= kStreamVocab;
+}
+
+std::string RegionSweeps::emit(bool stream) {
+  const std::string name = prefix_ + (stream ? "_emit_stream" : "_emit");
   llvm::Function* f = c_.function(name, b_.getVoidTy(), {c_.ptr(), c_.ptr()});
   preload_sparse(f->getArg(0));
   SweepLoop loop(c_, c_.spec.vocab, 2);
-  EmitBody body(*this, f->getArg(0), shape_.kept().empty() ? nullptr : f->getArg(1));
-  std::vector<SweepLoop::Stream> streams{body.stream()};
+  EmitBody body(*this, f->getArg(0), shape_.kept().empty() ? nullptr : f->getArg(1), stream);
+  std::vector<SweepLoop::Stream> streams;
+  if (!stream) streams.push_back(body.stream());
   if (shape_.region().phases.empty()) {
     for (const auto& s : body.input_streams()) streams.push_back(s);
   }
-  loop.run([&](const Place& place) { body(place); }, streams);
+  const SweepLoop::Body write = [&](const Place& place) { body(place); };
+  if (stream) {
+    loop.run_ahead(
+        write, body.lead(), [](const Place&) {}, streams);
+  } else {
+    loop.run(write, streams);
+  }
   b_.CreateRetVoid();
   loop.finish(*f);
   return name;
 }
 
-std::string RegionSweeps::fused() {
-  const std::string name = prefix_ + "_fused";
+std::string RegionSweeps::fused(bool stream) {
+  const std::string name = prefix_ + (stream ? "_fused_stream" : "_fused");
   llvm::Function* f = c_.function(name, b_.getVoidTy(), {c_.ptr(), c_.ptr(), c_.ptr()});
   Value *previous = f->getArg(0), *current = f->getArg(1), *kept = f->getArg(2);
   preload_sparse(previous);
   SweepLoop loop(c_, c_.spec.vocab, c_.target.unroll);
-  EmitBody emit(*this, previous, shape_.kept().empty() ? nullptr : kept);
+  EmitBody emit(*this, previous, shape_.kept().empty() ? nullptr : kept, stream);
   PhaseBody phase(*this, 0, current, kept, loop);
   std::vector<SweepLoop::Stream> streams = phase.streams();
-  streams.push_back(emit.stream());
+  if (!stream) streams.push_back(emit.stream());
   // The old exponential is read before the new one takes its place.
-  loop.run(
-      [&](const Place& place) {
-        emit(place);
-        phase(place);
-      },
-      streams);
+  if (stream) {
+    loop.run_ahead([&](const Place& place) { emit(place); }, emit.lead(),
+                   [&](const Place& place) { phase(place); }, streams);
+  } else {
+    loop.run(
+        [&](const Place& place) {
+          emit(place);
+          phase(place);
+        },
+        streams);
+  }
   phase.store_totals(current);
   b_.CreateRetVoid();
   loop.finish(*f);

@@ -21,10 +21,13 @@ class RegionSweeps {
   std::string anchor(std::size_t k, bool exact);
   /// Accumulates a phase's statistics.
   std::string sweep(std::size_t k);
-  /// Writes the gradient.
-  std::string emit();
+  /// Writes the gradient; `stream`: past the caches.
+  std::string emit(bool stream);
   /// Both at once, of neighbouring rows.
-  std::string fused();
+  std::string fused(bool stream);
+  /// Whether there are forms that stream. They pay where a vector is a line of memory and stores, not
+  /// arithmetic, are the limit.
+  bool streams() const;
 
  private:
   class PhaseBody;

@@ -5,6 +5,7 @@
 // not the row's. The tail shorter than a vector is masked.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "compiler/cpu/sweep_place.h"
@@ -40,6 +41,11 @@ class SweepLoop {
   void accumulate(Accumulator& accumulator, llvm::Value* v, const Place& place);
   /// The whole row.
   void run(const Body& body, const std::vector<Stream>& streams = {});
+  /// The whole row for two bodies at once. `front` is always `lead` elements (0 to lead_limit()) further than
+  /// `body`, and its places count from there: j = -lead is the row's first element. At its places without a
+  /// mask it therefore meets every address aligned to a vector, if it does so at the first one.
+  void run_ahead(const Body& front, llvm::Value* lead, const Body& body, const std::vector<Stream>& streams);
+  std::int64_t lead_limit() const { return c_.target.width == 16 ? 15 : 0; }
   /// The first `head` elements and `spread` single vectors of the rest.
   void run_sample(std::int64_t head, std::int64_t spread, const Body& body);
   /// The scalar result: float, or i32 for argmax.
@@ -48,6 +54,13 @@ class SweepLoop {
   void finish(llvm::Function& function);
 
  private:
+  /// Elements that whole units cover: a body that runs ahead is inside of the row then.
+  std::int64_t whole() const {
+    const std::int64_t unit = static_cast<std::int64_t>(c_.target.width) * unroll_;
+    return std::max<std::int64_t>(vocab_ - lead_limit(), 0) / unit * unit;
+  }
+  void run_units(const Body& body, const std::vector<Stream>& streams);
+  void run_rest(const Body& body);
   llvm::Value* slot(llvm::Type* type, llvm::Value* initial);
   void end_block();
   void prefetch(const std::vector<Stream>& streams, llvm::Value* j);
