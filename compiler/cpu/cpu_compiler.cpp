@@ -77,6 +77,10 @@ class Jit {
     llvm::InitializeNativeTargetAsmPrinter();
     target_ = host_target();
     auto builder = expect(llvm::orc::JITTargetMachineBuilder::detectHost(), "LLVM host detection");
+    // An object is linked as one block of memory: constants lie within 32 bits of the code that reads them,
+    // and take no register for their address.
+    builder.setCodeModel(llvm::CodeModel::Small);
+    builder.setRelocationModel(llvm::Reloc::PIC_);
     machine_builder_ = builder;
     jit_ =
         expect(llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(std::move(builder)).create(), "LLVM JIT");
