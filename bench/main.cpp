@@ -60,12 +60,21 @@ int main(int argc, char** argv) {
       "that is slower than the fastest, which flatters the ratio");
   app.add_option("--python", options.python, "Interpreter for --torch; /usr/bin/python3 is tried next")
       ->capture_default_str();
+  std::string assembly_for;
+  app.add_option(
+      "--assembly", assembly_for,
+      "Print the sweeps' machine code for a processor of LLVM's names (sapphirerapids, znver4, ...), "
+      "which need not be here: first loss, dtype and vocabulary");
   app.add_flag("--compile-once", compile_once)->group("");
   app.add_flag("--memory-once", memory_once)->group("");
   CLI11_PARSE(app, argc, argv);
 
   try {
     json out;
+    if (!assembly_for.empty()) {
+      fmt::print("{}", lossc::bench::assembly(options, assembly_for));
+      return 0;
+    }
     if (compile_once) {
       out = lossc::bench::compile_once(options);
     } else if (memory_once) {

@@ -10,6 +10,9 @@
 #include <set>
 #include <system_error>
 
+#include "compiler/cpu/cpu_compiler.h"
+#include "runtime/program_impl.h"
+
 namespace lossc::bench {
 namespace {
 
@@ -269,6 +272,13 @@ json torch(const Options& options) {
     }
   }
   return results;
+}
+
+std::string assembly(const Options& options, const std::string& cpu) {
+  const Spec spec = make_spec(find_case(options.names.front()), parse_dtype(options.dtypes.front()),
+                              options.vocabs.front());
+  const auto program = Program::compile(spec, {.device = "cpu"});
+  return cpu::cpu_assembly(program.impl()->plan, program.impl()->layout, spec, cpu);
 }
 
 }  // namespace lossc::bench

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "bench/measure.h"
 
@@ -24,5 +25,8 @@ nlohmann::json memory_once(const Options& options);
 
 /// PyTorch's eager autograd on the same shapes, beside the same script's copy.
 nlohmann::json torch(const Options& options);
+
+/// Machine code of the sweeps of the first case, dtype and vocabulary, for a processor of LLVM's names.
+std::string assembly(const Options& options, const std::string& cpu);
 
 }  // namespace lossc::bench

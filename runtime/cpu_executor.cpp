@@ -6,6 +6,9 @@
 #include <limits>
 #include <mutex>
 #include <new>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "compiler/cpu/cpu_compiler.h"
 #include "lossc/error.h"
@@ -21,6 +24,8 @@ constexpr std::int64_t kReductionBlock = 4096;
 constexpr std::int64_t kMinRows = 8;
 constexpr std::int64_t kMinElements = 1 << 16;
 constexpr std::int64_t kScratchBytes = 48 << 20;
+// A gradient of this many bytes leaves the caches before anyone reads it: it is written past them.
+constexpr std::int64_t kStreamBytes = 32 << 20;
 
 struct AlignedFree {
   void operator()(void* p) const { std::free(p); }
@@ -139,10 +144,14 @@ void CpuExecutor::run_steps(const std::vector<Step>& steps, const std::vector<cp
 
 void CpuExecutor::region(int index, std::int64_t row_begin, std::int64_t row_end) {
   const Region& region = program_->plan.regions[static_cast<std::size_t>(index)];
-  const cpu::RegionFunctions& f = program_->kernels->regions[static_cast<std::size_t>(index)];
+  cpu::RegionFunctions f = program_->kernels->regions[static_cast<std::size_t>(index)];
   batch_.require_elements(*program_, region_tensors(program_->plan.loss.graph, region), region.emit);
   args_.tensors = batch_.tensors().data();
   const std::int64_t rows = row_end - row_begin;
+  if (f.emit_stream != nullptr && streams_gradient(row_begin, row_end)) {
+    f.emit = f.emit_stream;
+    f.fused = f.fused_stream;
+  }
   const std::int64_t threads = num_threads();
   const std::int64_t even = (rows + 4 * threads - 1) / (4 * threads);
   const std::int64_t least =
@@ -228,6 +237,17 @@ void CpuExecutor::run_rows(const Region& region, const cpu::RegionFunctions& f, 
     f.emit(previous, kept);
     finish_gradient(f, previous, waiting);
   }
+#if defined(__x86_64__)
+  if (f.emit != nullptr && f.emit == f.emit_stream) _mm_sfence();
+#endif
+}
+
+bool CpuExecutor::streams_gradient(std::int64_t begin, std::int64_t end) const {
+  const auto size = static_cast<std::int64_t>(dtype_size(program_->spec.gradient_dtype));
+  if ((end - begin) * program_->spec.vocab * size < kStreamBytes) return false;
+  const cpu::Strided& gradient = batch_.tensors()[static_cast<std::size_t>(program_->layout.gradient)];
+  const auto address = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(gradient.data));
+  return ((address | gradient.stride | gradient.outer_stride) & (size - 1)) == 0;
 }
 
 char* CpuExecutor::gradient_row(std::int64_t row) const {

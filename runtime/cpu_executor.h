@@ -37,6 +37,8 @@ class CpuExecutor final : public HostExecutor {
   void run_steps(const std::vector<Step>& steps, const std::vector<cpu::StepFunction>& functions);
   void run_rows(const Region& region, const cpu::RegionFunctions& f, std::int64_t begin, std::int64_t end,
                 Worker& worker);
+  /// Whether the gradient of these rows is to be written past the caches.
+  bool streams_gradient(std::int64_t begin, std::int64_t end) const;
   void clear_gradient(std::int64_t row);
   char* gradient_row(std::int64_t row) const;
   void finish_gradient(const cpu::RegionFunctions& f, void* frame, std::int64_t row);

@@ -91,6 +91,33 @@ TEST_CASE("a seam in steps: DPO") {
   check_modes({dpo()});
 }
 
+// A large gradient may be written past the caches, in lines; that of a few rows is not.
+TEST_CASE("a large gradient has the bits of its rows one by one") {
+  if (devices().front() != "cpu") return;
+  for (const std::vector<Child>& children : {std::vector<Child>{cross_entropy(), z_loss()},
+                                             {gspo(), cross_entropy()},
+                                             {distillation("reverse_kl"), cross_entropy()}}) {
+    LossCase spec = losses(children, 8229);  // rows begin at every distance from a line
+    BatchOptions options;
+    options.rows = 1100;  // 34 MiB
+    options.segments = 20;
+    std::mt19937_64 random(3);
+    const Batch batch = random_batch(spec, options, random);
+    Execution execution(compile(spec));
+    BoundBatch memory(spec, batch);
+    memory.bind(execution);
+    execution.run();
+    const std::vector<std::uint64_t> whole = memory.gradient().bits();
+    CHECK(memory.damage() == std::vector<std::string>{});
+    memory.reset();
+    memory.bind_without_elements(execution);
+    Ranges ranges;
+    for (std::int64_t row = 0; row < options.rows; row += 100) ranges.emplace_back(row, row + 100);
+    run_in_steps(execution, memory, options.rows, ranges, true);
+    CHECK(differing(memory.gradient().bits(), whole) == 0);
+  }
+}
+
 TEST_CASE("steps out of order are refused") {
   const LossCase spec = losses({gspo(), cross_entropy()}, 13);
   std::mt19937_64 random(2);

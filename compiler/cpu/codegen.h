@@ -11,24 +11,12 @@
 #include <vector>
 
 #include "compiler/cpu/convert.h"
+#include "compiler/cpu/cpu_target.h"
 #include "compiler/cpu/kernel_abi.h"
 #include "compiler/cpu/vector_math.h"
 #include "compiler/layout.h"
 
 namespace lossc::cpu {
-
-/// The machine that code is generated for, and the measured choices that go with it.
-struct CpuTarget {
-  std::string name, features;  ///< LLVM's names
-  unsigned width = 8;          ///< floats in a vector
-  unsigned unroll =
-      1;  ///< vectors in the body of a loop with accumulators: more would spill with 16 registers
-  MathTarget math;
-  ConvertTarget convert;
-  bool prefetch_write = true;  ///< prefetchw ahead of plain gradient stores
-  unsigned read_ahead = 8192;  ///< bytes
-  unsigned write_ahead = 4096;
-};
 
 struct Codegen {
   Codegen(const Plan& p, const Layout& l, const Spec& s, const CpuTarget& t, llvm::LLVMContext& c,

@@ -8,9 +8,7 @@
 #include <llvm/MC/TargetRegistry.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Target/TargetMachine.h>
-#include <llvm/TargetParser/Host.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -40,31 +38,6 @@ void expect(llvm::Error error, const char* what) {
     throw Error(ErrorCode::compile_failed, fmt::format("{}: {}", what, llvm::toString(std::move(error))));
 }
 
-CpuTarget host_target() {
-  CpuTarget target;
-  target.name = llvm::sys::getHostCPUName().str();
-  const llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
-  std::vector<std::string> on;
-  for (const auto& feature : features)
-    on.push_back((feature.getValue() ? "+" : "-") + feature.getKey().str());
-  std::sort(on.begin(), on.end());
-  target.features = fmt::format("{}", fmt::join(on, ","));
-  auto has = [&](const char* name) { return features.lookup(name); };
-  const bool avx512 = has("avx512f") && has("avx512vl") && has("avx512bw") && has("avx512dq");
-  target.width = avx512 ? 16 : 8;
-  target.unroll = avx512 ? 2 : 1;
-  target.math.avx512 = avx512;
-  target.math.avx2 = has("avx2");
-  target.math.fma = has("fma");
-#if defined(__x86_64__)
-  target.math.flush_denormals = true;
-#else
-  target.math.flush_denormals = false;
-#endif
-  target.convert.avx512_bf16 = avx512 && has("avx512bf16");
-  return target;
-}
-
 /// The process's JIT: made on first use and never destroyed (destroying it among static destructors aborts).
 class Jit {
  public:
@@ -76,9 +49,15 @@ class Jit {
   const CpuTarget& target() const { return target_; }
   llvm::orc::LLJIT& lljit() { return *jit_; }
 
-  /// A target machine of the caller's own: one serves one thread.
-  std::unique_ptr<llvm::TargetMachine> machine(llvm::CodeGenOptLevel level) const {
+  /// A target machine of the caller's own: one serves one thread. For this machine, or for another one.
+  std::unique_ptr<llvm::TargetMachine> machine(llvm::CodeGenOptLevel level,
+                                               const CpuTarget* other = nullptr) const {
     llvm::orc::JITTargetMachineBuilder builder = *machine_builder_;
+    if (other != nullptr) {
+      builder.setCPU(other->name);
+      builder.getFeatures() = llvm::SubtargetFeatures(other->features);
+      builder.getOptions().MCOptions.AsmVerbose = true;  // spills are told in comments
+    }
     builder.setCodeGenOptLevel(level);
     return expect(builder.createTargetMachine(), "LLVM target machine");
   }
@@ -98,6 +77,10 @@ class Jit {
     llvm::InitializeNativeTargetAsmPrinter();
     target_ = host_target();
     auto builder = expect(llvm::orc::JITTargetMachineBuilder::detectHost(), "LLVM host detection");
+    // An object is linked as one block of memory: constants lie within 32 bits of the code that reads them,
+    // and take no register for their address.
+    builder.setCodeModel(llvm::CodeModel::Small);
+    builder.setRelocationModel(llvm::Reloc::PIC_);
     machine_builder_ = builder;
     jit_ =
         expect(llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(std::move(builder)).create(), "LLVM JIT");
@@ -153,6 +136,43 @@ namespace {
 /// The functions that run once an element, or those that run once a row or less.
 enum class Half { sweeps, rows };
 
+/// Generates the plan's functions into `module` and leaves only those of one half there. Both halves generate
+/// the whole module, which costs little, so that they agree on every frame.
+ModuleSymbols generate_half(Half half, const Plan& plan, const Layout& layout, const Spec& spec,
+                            const CpuTarget& target, llvm::Module& module) {
+  ModuleSymbols symbols;
+  {
+    Codegen codegen(plan, layout, spec, target, module.getContext(), module);
+    symbols = generate_module(codegen);
+  }
+#ifndef NDEBUG
+  std::string problems;
+  llvm::raw_string_ostream problem_stream(problems);
+  if (llvm::verifyModule(module, &problem_stream)) {
+    throw Error(ErrorCode::compile_failed, "LLVM refuses the generated module: " + problem_stream.str());
+  }
+#endif
+  const std::set<std::string> sweeps = symbols.sweeps();
+  std::vector<llvm::Function*> others;
+  for (llvm::Function& f : module) {
+    if (!f.isDeclaration() && (sweeps.count(f.getName().str()) > 0) != (half == Half::sweeps))
+      others.push_back(&f);
+  }
+  for (llvm::Function* f : others) f->eraseFromParent();
+  return symbols;
+}
+
+std::string emit_file(llvm::TargetMachine& machine, llvm::Module& module, llvm::CodeGenFileType type) {
+  llvm::SmallVector<char, 0> bytes;
+  llvm::raw_svector_ostream stream(bytes);
+  llvm::legacy::PassManager passes;
+  if (machine.addPassesToEmitFile(passes, stream, nullptr, type, true)) {
+    throw Error(ErrorCode::compile_failed, "LLVM writes no such file for this machine");
+  }
+  passes.run(module);
+  return std::string(bytes.data(), bytes.size());
+}
+
 constexpr const char* kImageKind = "llvm-object";
 
 struct Object {
@@ -160,9 +180,8 @@ struct Object {
   std::string bytes;
 };
 
-// One half of the plan's functions as an object file. Both halves generate the whole module, which costs
-// little, so that they agree on every frame; each keeps its own functions. Sweeps are worth the code
-// generator's full effort; the rest is compiled quickly.
+// One half of the plan's functions as an object file. Sweeps are worth the code generator's full effort; the
+// rest is compiled quickly.
 Object compile_half(Half half, const Plan& plan, const Layout& layout, const Spec& spec) {
   Jit& jit = Jit::instance();
   const auto machine =
@@ -172,38 +191,24 @@ Object compile_half(Half half, const Plan& plan, const Layout& layout, const Spe
   module.setDataLayout(jit.lljit().getDataLayout());
   module.setTargetTriple(jit.lljit().getTargetTriple().str());
   Object object;
-  {
-    Codegen codegen(plan, layout, spec, jit.target(), context, module);
-    object.symbols = generate_module(codegen);
-  }
-#ifndef NDEBUG
-  std::string problems;
-  llvm::raw_string_ostream problem_stream(problems);
-  if (llvm::verifyModule(module, &problem_stream)) {
-    throw Error(ErrorCode::compile_failed, "LLVM refuses the generated module: " + problem_stream.str());
-  }
-#endif
-  const std::set<std::string> sweeps = object.symbols.sweeps();
-  std::vector<llvm::Function*> others;
-  for (llvm::Function& f : module) {
-    if (!f.isDeclaration() && (sweeps.count(f.getName().str()) > 0) != (half == Half::sweeps))
-      others.push_back(&f);
-  }
-  for (llvm::Function* f : others) f->eraseFromParent();
-
-  llvm::SmallVector<char, 0> bytes;
-  llvm::raw_svector_ostream stream(bytes);
-  llvm::legacy::PassManager passes;
-  llvm::MCContext* mc = nullptr;
-  if (machine->addPassesToEmitMC(passes, mc, stream, true)) {
-    throw Error(ErrorCode::compile_failed, "LLVM has no object writer for this machine");
-  }
-  passes.run(module);
-  object.bytes.assign(bytes.data(), bytes.size());
+  object.symbols = generate_half(half, plan, layout, spec, jit.target(), module);
+  object.bytes = emit_file(*machine, module, llvm::CodeGenFileType::ObjectFile);
   return object;
 }
 
 }  // namespace
+
+std::string cpu_assembly(const Plan& plan, const Layout& layout, const Spec& spec, const std::string& cpu) {
+  Jit& jit = Jit::instance();
+  const CpuTarget target = named_target(cpu);
+  const auto machine = jit.machine(llvm::CodeGenOptLevel::Default, &target);
+  llvm::LLVMContext context;
+  llvm::Module module("lossc", context);
+  module.setDataLayout(jit.lljit().getDataLayout());
+  module.setTargetTriple(jit.lljit().getTargetTriple().str());
+  generate_half(Half::sweeps, plan, layout, spec, target, module);
+  return emit_file(*machine, module, llvm::CodeGenFileType::AssemblyFile);
+}
 
 KernelImage compile_cpu(const Plan& plan, const Layout& layout, const Spec& spec) {
   const auto start = std::chrono::steady_clock::now();
@@ -270,6 +275,8 @@ std::shared_ptr<const CpuKernels> link_cpu(const KernelImage& image) {
     lookup(r.emit, s.emit);
     lookup(r.sparse, s.sparse);
     lookup(r.fused, s.fused);
+    lookup(r.emit_stream, s.emit_stream);
+    lookup(r.fused_stream, s.fused_stream);
     r.frame_bytes = s.frame_bytes;
     r.kept_floats = s.kept_floats;
     kernels->regions.push_back(r);

@@ -33,6 +33,10 @@ CpuDescription describe_cpu();
 /// The LLVM IR that compile_cpu compiles, as text.
 std::string cpu_source(const Plan& plan, const Layout& layout, const Spec& spec);
 
+/// The sweeps' machine code as text, for the processor that LLVM knows by the name `cpu`, which need not be
+/// here. Throws Error(invalid_argument) for an unknown name.
+std::string cpu_assembly(const Plan& plan, const Layout& layout, const Spec& spec, const std::string& cpu);
+
 /// Machine code as object files, not linked yet. Throws Error(compile_failed) with LLVM's message. Thread
 /// safe.
 KernelImage compile_cpu(const Plan& plan, const Layout& layout, const Spec& spec);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/cpu/paired.h"
 #include "lossc/error.h"
 
 namespace lossc::cpu {
@@ -12,6 +13,12 @@ using ir::NodeId;
 using ir::Op;
 using ir::Space;
 using llvm::Value;
+
+namespace {
+
+constexpr double kLeastArgument = -105;  // exp of it is below the smallest denormal
+
+}  // namespace
 
 Value* ElementEmitter::value(NodeId id) {
   if (auto it = memo_.find(id); it != memo_.end()) return it->second;
@@ -25,11 +32,7 @@ Value* ElementEmitter::value(NodeId id) {
   } else if (n.space != Space::element) {
     v = operands_.rows.at(id);
   } else if (n.op == Op::input) {
-    const DType dtype = c_.layout.tensors[static_cast<std::size_t>(c_.layout.tensor_of.at(id))].dtype;
-    Value* address = c_.at(operands_.tensors.at(id),
-                           c_.b.CreateMul(j_, c_.i64(static_cast<std::int64_t>(dtype_size(dtype)))));
-    v = mask_ == nullptr ? load(c_.b, dtype, address, c_.target.width)
-                         : masked_load(c_.b, dtype, address, mask_, c_.f32(0.0));
+    v = input(id);
   } else if (n.op == Op::softmax) {
     v = c_.b.CreateFMul(exponential(n.in[0]), operands_.inverses.at(n.in[0]));
   } else if (n.op == Op::zero_mul && c_.node(n.in[0]).op == Op::softmax) {
@@ -48,26 +51,34 @@ Value* ElementEmitter::value(NodeId id) {
   return v;
 }
 
-ExpResult ElementEmitter::exponential_result(NodeId x) {
-  if (auto it = exponentials_.find(x); it != exponentials_.end()) return it->second;
-  ExpResult result{};
-  if (Value* stored = kept(x, no_node)) {
-    result.value = stored;
-  } else {
-    result = c_.math.exp_with_argument(c_.b.CreateFSub(value(x), operands_.anchors.at(x)));
+Value* ElementEmitter::input(NodeId id) {
+  const DType dtype = c_.layout.tensors[static_cast<std::size_t>(c_.layout.tensor_of.at(id))].dtype;
+  Value* row = operands_.tensors.at(id);
+  const auto size = static_cast<std::int64_t>(dtype_size(dtype));
+  auto address = [&](Value* j) { return c_.at(row, c_.b.CreateMul(j, c_.i64(size))); };
+  if (place_.pair != nullptr) {
+    VectorPair& pair = place_.pair->inputs[row];
+    if (pair[0] == nullptr) pair = load_pair(c_.b, dtype, address(place_.pair->j));
+    return pair[place_.u];
   }
-  exponentials_[x] = result;
-  return result;
+  if (place_.mask == nullptr) return load(c_.b, dtype, address(place_.j), c_.target.width);
+  return masked_load(c_.b, dtype, address(place_.j), place_.mask, c_.f32(0.0));
 }
 
 Value* ElementEmitter::exponential(NodeId x) {
-  return exponential_result(x).value;
+  Value*& v = exponentials_[x];
+  if (v == nullptr) v = kept(x, no_node);
+  if (v == nullptr) {
+    const SweepOperands::Exponent& e = operands_.exponents.at(x);
+    v = c_.math.exp2(c_.math.fma(value(x), e.factor, e.offset));
+  }
+  return v;
 }
 
 Value* ElementEmitter::kept(NodeId x, NodeId a) {
   const auto it = operands_.kept.find({x, a});
   if (it == operands_.kept.end()) return nullptr;
-  return load(c_.b, DType::fp32, c_.at(it->second, c_.b.CreateShl(j_, 2)), c_.target.width);
+  return load(c_.b, DType::fp32, c_.at(it->second, c_.b.CreateShl(place_.j, 2)), c_.target.width);
 }
 
 Value* ElementEmitter::weighted(NodeId x, NodeId a) {
@@ -78,13 +89,13 @@ Value* ElementEmitter::weighted(NodeId x, NodeId a) {
 }
 
 Value* ElementEmitter::form_weighted(NodeId x, NodeId a) {
-  const ExpResult e = exponential_result(x);
+  Value* e = exponential(x);
   const Node& n = c_.node(a);
-  // exp clamps its argument to a finite range, so the product needs no selection.
   const bool own_argument =
       n.op == Op::sub && n.in[0] == x && c_.node(n.in[1]).op == Op::anchor && c_.node(n.in[1]).in[0] == x;
-  if (own_argument && e.argument != nullptr) return c_.b.CreateFMul(e.value, e.argument);
-  return c_.zero_mul(e.value, value(a));
+  if (!own_argument) return c_.zero_mul(e, value(a));
+  // A finite argument needs no selection: below the bound the exponential is 0.
+  return c_.b.CreateFMul(e, c_.math.maximum(value(a), c_.splat(c_.f32(kLeastArgument))));
 }
 
 }  // namespace lossc::cpu

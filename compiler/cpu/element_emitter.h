@@ -4,14 +4,18 @@
 #include <map>
 #include <set>
 
-#include "compiler/cpu/codegen.h"
+#include "compiler/cpu/sweep_place.h"
 
 namespace lossc::cpu {
 
 /// Where a sweep's operands come from; set up once a function, before its loops.
 struct SweepOperands {
-  std::map<ir::NodeId, llvm::Value*> rows;     ///< row values, one copy in every lane
-  std::map<ir::NodeId, llvm::Value*> anchors;  ///< softmax argument -> its anchor, in every lane
+  /// exp(x - anchor) is formed as 2^(x * factor + offset).
+  struct Exponent {
+    llvm::Value *factor, *offset;
+  };
+  std::map<ir::NodeId, llvm::Value*> rows;   ///< row values, one copy in every lane
+  std::map<ir::NodeId, Exponent> exponents;  ///< softmax argument -> in every lane
   std::map<ir::NodeId, llvm::Value*>
       inverses;                                ///< softmax argument -> 1 / sum of exponentials, in every lane
   std::map<ir::NodeId, llvm::Value*> tensors;  ///< element input -> the row's address
@@ -22,28 +26,26 @@ struct SweepOperands {
 
 class ElementEmitter {
  public:
-  /// The vector at element offset `j`; `mask` (null: all) says which of its lanes are inside the vocabulary.
-  ElementEmitter(Codegen& codegen, const SweepOperands& operands, llvm::Value* j, llvm::Value* mask)
-      : c_(codegen), operands_(operands), j_(j), mask_(mask) {}
+  ElementEmitter(Codegen& codegen, const SweepOperands& operands, const Place& place)
+      : c_(codegen), operands_(operands), place_(place) {}
 
   llvm::Value* value(ir::NodeId id);
-  /// exp(x - anchor(x))
+  /// exp(x - anchor(x)), up to a factor near 1 that is the same for the whole row
   llvm::Value* exponential(ir::NodeId x);
   /// exp(x - anchor(x)) * a, 0 where the exponential is.
   llvm::Value* weighted(ir::NodeId x, ir::NodeId a);
 
  private:
-  ExpResult exponential_result(ir::NodeId x);
+  llvm::Value* input(ir::NodeId id);
   llvm::Value* form_weighted(ir::NodeId x, ir::NodeId a);
   /// Stored by the phase, or null.
   llvm::Value* kept(ir::NodeId x, ir::NodeId a);
 
   Codegen& c_;
   const SweepOperands& operands_;
-  llvm::Value* j_;
-  llvm::Value* mask_;
+  Place place_;
   std::map<ir::NodeId, llvm::Value*> memo_;
-  std::map<ir::NodeId, ExpResult> exponentials_;
+  std::map<ir::NodeId, llvm::Value*> exponentials_;
   std::map<std::pair<ir::NodeId, ir::NodeId>, llvm::Value*> weighted_;
 };
 

@@ -70,6 +70,10 @@ struct RegionFunctions {
   Emit emit = nullptr;      // null: the region writes no gradient
   Sparse sparse = nullptr;  // null: no sparse terms
   Fused fused = nullptr;    // null: not a region of one phase and a gradient
+  // The same with stores that go past the caches; the gradient's row must be aligned to its elements, and a
+  // fence is due before other threads read it. Null: they are not worth it here.
+  Emit emit_stream = nullptr;
+  Fused fused_stream = nullptr;
   std::int64_t frame_bytes = 0;
   std::int64_t kept_floats = 0;
 };

@@ -12,7 +12,7 @@ namespace lossc::cpu {
 std::set<std::string> ModuleSymbols::sweeps() const {
   std::set<std::string> names;
   for (const RegionSymbols& region : regions) {
-    names.insert({region.emit, region.fused});
+    names.insert({region.emit, region.fused, region.emit_stream, region.fused_stream});
     for (const auto& phase : region.phases) names.insert({phase.sample, phase.exact, phase.sweep});
   }
   return names;
@@ -23,7 +23,7 @@ nlohmann::json ModuleSymbols::to_json() const {
   for (const RegionSymbols& r : regions) {
     nlohmann::json phases = nlohmann::json::array();
     for (const auto& p : r.phases) phases.push_back({p.sample, p.exact, p.sweep, p.finish});
-    list.push_back({{"functions", {r.begin, r.emit, r.sparse, r.fused}},
+    list.push_back({{"functions", {r.begin, r.emit, r.sparse, r.fused, r.emit_stream, r.fused_stream}},
                     {"phases", phases},
                     {"frame_bytes", r.frame_bytes},
                     {"kept_floats", r.kept_floats}});
@@ -35,12 +35,14 @@ ModuleSymbols ModuleSymbols::from_json(const nlohmann::json& json) {
   try {
     ModuleSymbols symbols;
     for (const auto& item : json.at("regions")) {
-      const auto functions = item.at("functions").get<std::array<std::string, 4>>();
+      const auto functions = item.at("functions").get<std::array<std::string, 6>>();
       RegionSymbols region;
       region.begin = functions[0];
       region.emit = functions[1];
       region.sparse = functions[2];
       region.fused = functions[3];
+      region.emit_stream = functions[4];
+      region.fused_stream = functions[5];
       for (const auto& phase : item.at("phases")) {
         const auto names = phase.get<std::array<std::string, 4>>();
         region.phases.push_back({names[0], names[1], names[2], names[3]});

@@ -10,7 +10,7 @@ namespace lossc::cpu {
 
 /// Names of a region's functions in the module; empty where the region has none.
 struct RegionSymbols {
-  std::string begin, emit, sparse, fused;
+  std::string begin, emit, sparse, fused, emit_stream, fused_stream;
   struct PhaseSymbols {
     std::string sample, exact, sweep, finish;
   };

@@ -67,8 +67,11 @@ void SweepLoop::accumulate(Accumulator& a, Value* v, const Place& place) {
   if (a.kind == Accumulator::Kind::argmax) {
     auto* type = llvm::FixedVectorType::get(b.getInt32Ty(), c_.target.width);
     std::vector<llvm::Constant*> lanes;
-    for (unsigned i = 0; i < c_.target.width; ++i) lanes.push_back(b.getInt32(i));
-    Value* first = b.CreateVectorSplat(c_.target.width, b.CreateTrunc(place.j, b.getInt32Ty()));
+    for (unsigned i = 0; i < c_.target.width; ++i) {
+      lanes.push_back(b.getInt32(place.pair == nullptr ? i : PairedUnit::element(place.u, i)));
+    }
+    Value* from = place.pair == nullptr ? place.j : place.pair->j;
+    Value* first = b.CreateVectorSplat(c_.target.width, b.CreateTrunc(from, b.getInt32Ty()));
     Value* index = b.CreateAdd(first, llvm::ConstantVector::get(lanes));
     b.CreateStore(b.CreateSelect(larger, index, b.CreateLoad(type, a.row)), a.row);
   }
@@ -110,49 +113,87 @@ void SweepLoop::prefetch(const std::vector<Stream>& streams, Value* j) {
   }
 }
 
-void SweepLoop::run(const Body& body, const std::vector<Stream>& streams) {
+void SweepLoop::run_units(const Body& body, const std::vector<Stream>& streams) {
   const std::int64_t width = c_.target.width, unit = width * unroll_;
-  const std::int64_t whole = vocab_ / unit * unit;
   auto units = [&](Value* begin, Value* end) {
     c_.loop(
         begin, end, unit,
         [&](Value* j) {
           prefetch(streams, j);
+          PairedUnit pair{j, {}};
           for (unsigned u = 0; u < unroll_; ++u) {
-            body({u == 0 ? j : c_.b.CreateAdd(j, c_.i64(width * u)), u, nullptr});
+            body({u == 0 ? j : c_.b.CreateAdd(j, c_.i64(width * u)), u, nullptr, paired_ ? &pair : nullptr});
           }
         },
         "units");
   };
-  if (whole > 0 && sums_.empty()) {
-    units(c_.i64(0), c_.i64(whole));
-  } else if (whole > 0) {
+  if (whole() > 0 && sums_.empty()) {
+    units(c_.i64(0), c_.i64(whole()));
+  } else if (whole() > 0) {
     c_.loop(
-        c_.i64(0), c_.i64(whole), kBlock,
+        c_.i64(0), c_.i64(whole()), kBlock,
         [&](Value* first) {
           Value* end = c_.b.CreateAdd(first, c_.i64(kBlock));
-          end = c_.b.CreateSelect(c_.b.CreateICmpSLT(end, c_.i64(whole)), end, c_.i64(whole));
+          end = c_.b.CreateSelect(c_.b.CreateICmpSLT(end, c_.i64(whole())), end, c_.i64(whole()));
           units(first, end);
           end_block();
         },
         "blocks");
   }
+}
+
+// What the units left, vector by vector.
+void SweepLoop::run_rest(const Body& body) {
+  const std::int64_t width = c_.target.width;
   unsigned u = 0;
-  std::int64_t j = whole;
-  for (; j + width <= vocab_; j += width) body({c_.i64(j), u++, nullptr});
+  std::int64_t j = whole();
+  for (; j + width <= vocab_; j += width) body({c_.i64(j), u++ % unroll_, nullptr});
   if (j < vocab_) {
     std::vector<llvm::Constant*> lanes;
     for (std::int64_t i = 0; i < width; ++i) lanes.push_back(c_.b.getInt1(j + i < vocab_));
-    body({c_.i64(j), u, llvm::ConstantVector::get(lanes)});
+    body({c_.i64(j), u % unroll_, llvm::ConstantVector::get(lanes)});
   }
-  if (whole < vocab_) end_block();
+  if (whole() < vocab_) end_block();
+}
+
+void SweepLoop::run(const Body& body, const std::vector<Stream>& streams) {
+  run_units(body, streams);
+  run_rest(body);
+}
+
+void SweepLoop::run_ahead(const Body& front, Value* lead, const Body& body,
+                          const std::vector<Stream>& streams) {
+  auto& b = c_.b;
+  const std::int64_t width = c_.target.width;
+  std::vector<llvm::Constant*> numbers;
+  for (std::int64_t i = 0; i < width; ++i) numbers.push_back(b.getInt32(static_cast<std::uint32_t>(i)));
+  auto below = [&](Value* count) {
+    Value* limit = b.CreateVectorSplat(c_.target.width, b.CreateTrunc(count, b.getInt32Ty()));
+    return b.CreateICmpSLT(llvm::ConstantVector::get(numbers), limit);
+  };
+  front({b.CreateNeg(lead), 0, below(lead)});
+  run_units(
+      [&](const Place& place) {
+        front(place);
+        body(place);
+      },
+      streams);
+  for (std::int64_t j = whole(); j < vocab_; j += width) {
+    front({c_.i64(j), 0, below(b.CreateSub(c_.i64(vocab_ - j), lead))});
+  }
+  run_rest(body);
 }
 
 void SweepLoop::run_sample(std::int64_t head, std::int64_t spread, const Body& body) {
   const std::int64_t width = c_.target.width;
   if (vocab_ < width) return run(body);
   const std::int64_t whole = std::min(head, vocab_) / width * width;
-  c_.loop(c_.i64(0), c_.i64(whole), width, [&](Value* j) { body({j, 0, nullptr}); }, "head");
+  c_.loop(
+      c_.i64(0), c_.i64(whole), width,
+      [&](Value* j) {
+        body({j, 0, nullptr});
+      },
+      "head");
   const std::int64_t rest = vocab_ - width - whole;
   if (rest < spread) {
     // A short rest: its last vector alone would miss little, but small vocabularies may as well be exact.
@@ -162,7 +203,11 @@ void SweepLoop::run_sample(std::int64_t head, std::int64_t spread, const Body& b
   }
   const std::int64_t step = rest / spread;
   c_.loop(
-      c_.i64(whole), c_.i64(whole + step * spread), step, [&](Value* j) { body({j, 0, nullptr}); }, "spread");
+      c_.i64(whole), c_.i64(whole + step * spread), step,
+      [&](Value* j) {
+        body({j, 0, nullptr});
+      },
+      "spread");
 }
 
 Value* SweepLoop::reduce(Value* v, const std::function<Value*(Value*, Value*)>& combine) {

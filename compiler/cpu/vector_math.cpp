@@ -28,9 +28,11 @@ constexpr double round_shift = 12582912.0 + 126.0;
 // exp(r) on |r| <= ln(2)/2: 9.2e-8. The 1 is fixed, so that exp(0) = 1; the others are chosen among the
 // floats nearby for the least error with all roundings, 1.9 ulp.
 constexpr double exp_coefficients[] = {1, 0.999999702, 0.499991566, 0.166676164, 0.0418980271, 0.00829573721};
-// 2^f on |f| <= 1/2: 9.2e-8.
-constexpr double exp2_coefficients[] = {
-    1, 0.693146977478, 0.240222419231, 0.0555073387199, 0.00967152327309, 0.00132647135344};
+// 2^f on |f| <= 1/2: 9.7e-8, with all roundings 1.5e-7; on [0, 1]: 8.4e-8, 1.4e-7. Chosen as for exp.
+constexpr double exp2_near_coefficients[] = {
+    1, 0.693147004, 0.240222409, 0.0555071943, 0.00967153069, 0.00132644339};
+constexpr double exp2_unit_coefficients[] = {
+    1, 0.693151295, 0.240164489, 0.0557999536, 0.0090169711, 0.00186712446};
 // (exp(r) - 1 - r) / r^2 on |r| <= ln(2)/2; exp(r) - 1 within 1.4e-8.
 constexpr double expm1_coefficients[] = {0.49999998154, 0.16666543621, 0.0416671998591, 0.00836652057738,
                                          0.00138825215073};
@@ -118,20 +120,18 @@ Value* VectorMath::clamp_high(Value* x, double high) {
   return builder_.CreateSelect(builder_.CreateFCmpOGT(x, bound), bound, x);
 }
 
-VectorMath::Reduction VectorMath::reduce(Value* x, bool fast) {
+VectorMath::Reduction VectorMath::reduce(Value* x) {
   Type* type = x->getType();
-  Value* inverse = constant(type, log2_e);
   Value* shift = constant(type, round_shift);
-  Value* shifted = fma(x, inverse, shift);
+  Value* shifted = fma(x, constant(type, log2_e), shift);
   Value* k = builder_.CreateFSub(shifted, shift);
-  if (fast) return {shifted, k, fma(x, inverse, builder_.CreateFNeg(k))};
   Value* remainder = fma(k, constant(type, -ln2_high), x);
   return {shifted, k, fma(k, constant(type, -ln2_low), remainder)};
 }
 
-Value* VectorMath::half_power(const Reduction& reduction) {
-  Type* type = reduction.shifted->getType();
-  Value* bits = builder_.CreateBitCast(reduction.shifted, integer_type(type));
+Value* VectorMath::half_power(Value* shifted) {
+  Type* type = shifted->getType();
+  Value* bits = builder_.CreateBitCast(shifted, integer_type(type));
   return builder_.CreateBitCast(builder_.CreateShl(bits, integer_constant(type, 23)), type);
 }
 
@@ -157,30 +157,49 @@ Value* VectorMath::scale(Value* x, Value* k) {
   return builder_.CreateExtractElement(result, builder_.getInt32(0));
 }
 
-ExpResult VectorMath::exp_impl(Value* x, bool fast) {
-  if (target_.avx512) {
-    // Wide enough for vscalefps to reach 0 and +inf by itself.
-    x = clamp_high(clamp_low(x, -105), 89);
-    Reduction reduction = reduce(x, fast);
-    Value* p = fast ? polynomial(reduction.remainder, exp2_coefficients)
-                    : polynomial(reduction.remainder, exp_coefficients);
-    return {scale(p, reduction.k), x};
+Value* VectorMath::fraction(Value* x) {
+  Type* type = x->getType();
+  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(type);
+  Value* down = builder_.getInt32(9);  // towards -inf, to integers, no exceptions
+  if (vector && vector->getNumElements() == 16) {
+    return builder_.CreateIntrinsic(
+        llvm::Intrinsic::x86_avx512_mask_reduce_ps_512, {},
+        {x, down, llvm::PoisonValue::get(type), builder_.getInt16(0xffff), builder_.getInt32(4)});
   }
-  // At the lower bound k is -126 and half_power 0; at the upper one the product overflows. The power is
-  // multiplied in, not added to the exponent bits, so that any NaN payload stays NaN.
-  x = clamp_high(clamp_low(x, -87.3365), 89);
-  Reduction reduction = reduce(x, fast);
-  Value* p = fast ? polynomial(reduction.remainder, exp2_coefficients, 2)
-                  : polynomial(reduction.remainder, exp_coefficients, 2);
-  return {builder_.CreateFMul(p, half_power(reduction)), x};
+  if (vector && vector->getNumElements() == 8) {
+    return builder_.CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_reduce_ps_256, {},
+                                    {x, down, llvm::PoisonValue::get(type), builder_.getInt8(0xff)});
+  }
+  Type* four = llvm::FixedVectorType::get(builder_.getFloatTy(), 4);
+  Value* undefined = llvm::PoisonValue::get(four);
+  Value* result = builder_.CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_reduce_ps_128, {},
+                                           {builder_.CreateInsertElement(undefined, x, builder_.getInt32(0)),
+                                            down, undefined, builder_.getInt8(0xf)});
+  return builder_.CreateExtractElement(result, builder_.getInt32(0));
 }
 
 Value* VectorMath::exp(Value* x) {
-  return exp_impl(x, target_.fast_exp).value;
+  if (target_.avx512) {
+    // Wide enough for vscalefps to reach 0 and +inf by itself.
+    const Reduction reduction = reduce(clamp_high(clamp_low(x, -105), 89));
+    return scale(polynomial(reduction.remainder, exp_coefficients), reduction.k);
+  }
+  // At the lower bound k is -126 and half_power 0; at the upper one the product overflows. The power is
+  // multiplied in, not added to the exponent bits, so that any NaN payload stays NaN.
+  const Reduction reduction = reduce(clamp_high(clamp_low(x, -87.3365), 89));
+  Value* p = polynomial(reduction.remainder, exp_coefficients, 2);
+  return builder_.CreateFMul(p, half_power(reduction.shifted));
 }
 
-ExpResult VectorMath::exp_with_argument(Value* x) {
-  return exp_impl(x, target_.fast_exp);
+Value* VectorMath::exp2(Value* x) {
+  // Of an infinite x the fraction is 0, and vscalefps knows what to do.
+  if (target_.avx512) return scale(polynomial(fraction(x), exp2_unit_coefficients), x);
+  Type* type = x->getType();
+  Value* shift = constant(type, round_shift);
+  x = clamp_high(clamp_low(x, -126), 128);
+  Value* shifted = builder_.CreateFAdd(x, shift);
+  Value* near = builder_.CreateFSub(x, builder_.CreateFSub(shifted, shift));
+  return builder_.CreateFMul(polynomial(near, exp2_near_coefficients, 2), half_power(shifted));
 }
 
 Value* VectorMath::expm1_remainder(Value* r) {
@@ -190,8 +209,8 @@ Value* VectorMath::expm1_remainder(Value* r) {
 Value* VectorMath::expm1(Value* x) {
   Type* type = x->getType();
   x = clamp_high(clamp_low(x, -30), 89);
-  Reduction reduction = reduce(x, false);
-  Value* power = half_power(reduction);
+  Reduction reduction = reduce(x);
+  Value* power = half_power(reduction.shifted);
   Value* offset = builder_.CreateFSub(power, constant(type, 0.5));
   Value* half = fma(expm1_remainder(reduction.remainder), power, offset);
   return builder_.CreateFMul(half, constant(type, 2));
@@ -263,7 +282,7 @@ Value* VectorMath::log1mexp(Value* x) {
   // of one + y, with one = 0 and y = -expm1(x), or one = 1 and y = -exp(x).
   Value* near = builder_.CreateFCmpOGT(x, constant(type, -ln2_high));
   Value* one = builder_.CreateSelect(near, zero, constant(type, 1));
-  Value* y = builder_.CreateFNeg(builder_.CreateSelect(near, expm1(x), exp_impl(x, false).value));
+  Value* y = builder_.CreateFNeg(builder_.CreateSelect(near, expm1(x), exp(x)));
   Value* k = nullptr;
   Value* f = log_near(builder_.CreateFAdd(one, y), y, one, &k);
   Value* result = log1p_remainder(f, k);
@@ -281,18 +300,18 @@ Value* VectorMath::tanh(Value* x) {
 
 Value* VectorMath::sigmoid(Value* x) {
   Value* one = constant(x->getType(), 1);
-  Value* e = exp_impl(builder_.CreateFNeg(x), false).value;
+  Value* e = exp(builder_.CreateFNeg(x));
   return builder_.CreateFDiv(one, builder_.CreateFAdd(e, one));
 }
 
 Value* VectorMath::softplus(Value* x) {
   // log1p(exp(-|x|)) is finite and positive: only NaN needs care, and the maximum keeps it.
-  Value* e = exp_impl(builder_.CreateFNeg(abs(x)), false).value;
+  Value* e = exp(builder_.CreateFNeg(abs(x)));
   return builder_.CreateFAdd(clamp_low(x, 0), log1p(e));
 }
 
 Value* VectorMath::log_sigmoid(Value* x) {
-  Value* e = exp_impl(builder_.CreateFNeg(abs(x)), false).value;
+  Value* e = exp(builder_.CreateFNeg(abs(x)));
   return builder_.CreateFSub(clamp_high(x, 0), log1p(e));
 }
 

@@ -14,18 +14,10 @@ class Value;
 namespace lossc::cpu {
 
 struct MathTarget {
-  bool avx512 = false;          ///< AVX-512 F and VL: exponents are applied with vscalefps.
+  bool avx512 = false;          ///< AVX-512 F, DQ and VL: exponents are applied with vscalefps.
   bool fma = true;              ///< Without it each fma is a double multiply and add: right, slow.
   bool avx2 = true;             ///< 8 lanes of integer arithmetic.
   bool flush_denormals = true;  ///< FTZ and DAZ are set while kernels run: a denormal input counts as 0.
-  bool fast_exp = false;        ///< `exp` with one reduction step: relative error 1e-7 + |x| * 2^-25.
-};
-
-/// exp(x) and the argument it was computed at: x clamped to a finite range, so `value * argument` is 0 (never
-/// NaN) where x is -inf. NaN stays NaN in both.
-struct ExpResult {
-  llvm::Value* value;
-  llvm::Value* argument;
 };
 
 class VectorMath {
@@ -35,7 +27,9 @@ class VectorMath {
   /// For x in [-86.9, 88.72] within 2.03 ulp. Below: exactly 0 from -87.34 down, -inf included (results
   /// between 1.2e-38 and 1.7e-38 are already 0 on AVX2). Above 88.73: +inf. exp(0) = 1. No denormal result.
   llvm::Value* exp(llvm::Value* x);
-  ExpResult exp_with_argument(llvm::Value* x);
+  /// 2^x within a relative error of 1.7e-7, for x in [-126, 127.9]. Below: 0 or what rounds there, 0 for
+  /// -inf. Above: +inf, or no less than 1e38. NaN stays NaN.
+  llvm::Value* exp2(llvm::Value* x);
 
   llvm::Value* log(llvm::Value* x);       ///< 0 -> -inf, negative -> NaN.
   llvm::Value* log1p(llvm::Value* x);     ///< -1 -> -inf, less -> NaN.
@@ -65,12 +59,12 @@ class VectorMath {
   struct Reduction {
     llvm::Value* shifted;    ///< Its low bits are k + 126.
     llvm::Value* k;          ///< round(x / ln 2)
-    llvm::Value* remainder;  ///< x - k * ln 2; in the fast form of exp: x / ln 2 - k
+    llvm::Value* remainder;  ///< x - k * ln 2
   };
-  Reduction reduce(llvm::Value* x, bool fast);
-  ExpResult exp_impl(llvm::Value* x, bool fast);
-  llvm::Value* half_power(const Reduction& reduction);  ///< 2^(k - 1); 0 for k = -126
-  llvm::Value* scale(llvm::Value* x, llvm::Value* k);   ///< x * 2^k by vscalefps
+  Reduction reduce(llvm::Value* x);
+  llvm::Value* half_power(llvm::Value* shifted);       ///< 2^(k - 1); 0 for k = -126
+  llvm::Value* scale(llvm::Value* x, llvm::Value* k);  ///< x * 2^floor(k) by vscalefps
+  llvm::Value* fraction(llvm::Value* x);               ///< x - floor(x) by vreduceps
   llvm::Value* expm1_remainder(llvm::Value* r);
   llvm::Value* log1p_remainder(llvm::Value* f, llvm::Value* k);
   llvm::Value* log_near(llvm::Value* sum, llvm::Value* x, llvm::Value* one, llvm::Value** k);
