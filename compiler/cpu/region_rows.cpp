@@ -40,7 +40,8 @@ RowEmitter RegionRows::row_emitter(Value* args, Value* row, Value* frame) {
       return frame_.load(frame, Slot::value, id, index ? b_.getInt32Ty() : c_.f32());
     }
     Value* data = c_.buffer(args, c_.layout.buffer_of.at(id));
-    return b_.CreateLoad(c_.f32(), c_.at(data, b_.CreateShl(row, 2)));
+    Value* v = b_.CreateLoad(c_.f32(), c_.at(data, b_.CreateShl(row, 2)));
+    return c_.node(id).kind == ir::Kind::index ? b_.CreateFPToSI(v, b_.getInt32Ty()) : v;
   });
 }
 
