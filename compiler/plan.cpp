@@ -264,6 +264,15 @@ class Planner {
     }
   }
 
+  // A sweep's anchors are found when its row values are computed already: only its own element code knows
+  // them. Row values and other anchors that read one belong behind the sweep.
+  bool late(NodeId user, NodeId anchor, int region) {
+    if (node(anchor).op != Op::anchor) return false;
+    const auto placed = region_of_.find(anchor);
+    return placed != region_of_.end() && placed->second == region &&
+           (!is_statistic(g(), user) || node(user).op == Op::anchor);
+  }
+
   // How many sweeps of its region must be done before the value is known.
   int available(NodeId id, int region, std::map<NodeId, int>& memo) {
     if (auto it = memo.find(id); it != memo.end()) return it->second;
@@ -272,7 +281,9 @@ class Planner {
     const auto placed = region_of_.find(id);
     if (!statistic || placed == region_of_.end() || placed->second == region) {
       if (!ir::is_cross_reduction(node(id).op) && node(id).op != Op::gather) {
-        for (NodeId in : operands(id)) sweeps = std::max(sweeps, available(in, region, memo));
+        for (NodeId in : operands(id)) {
+          sweeps = std::max(sweeps, available(in, region, memo) + (late(id, in, region) ? 1 : 0));
+        }
       }
       if (statistic && node(id).op != Op::pick && node(id).op != Op::anchor) ++sweeps;
     }
