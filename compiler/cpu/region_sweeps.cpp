@@ -308,8 +308,7 @@ std::string RegionSweeps::emit(bool stream) {
   }
   const SweepLoop::Body write = [&](const Place& place) { body(place); };
   if (stream) {
-    loop.run_ahead(
-        write, body.lead(), [](const Place&) {}, streams);
+    loop.run_ahead(write, body.lead(), [](const Place&) {}, streams);
   } else {
     loop.run(write, streams);
   }

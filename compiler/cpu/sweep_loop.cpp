@@ -193,12 +193,7 @@ void SweepLoop::run_sample(std::int64_t head, std::int64_t spread, const Body& b
   const std::int64_t width = c_.target.width;
   if (vocab_ < width) return run(body);
   const std::int64_t whole = std::min(head, vocab_) / width * width;
-  c_.loop(
-      c_.i64(0), c_.i64(whole), width,
-      [&](Value* j) {
-        body({j, 0, nullptr});
-      },
-      "head");
+  c_.loop(c_.i64(0), c_.i64(whole), width, [&](Value* j) { body({j, 0, nullptr}); }, "head");
   const std::int64_t rest = vocab_ - width - whole;
   if (rest < spread) {
     // A short rest: its last vector alone would miss little, but small vocabularies may as well be exact.
@@ -208,11 +203,7 @@ void SweepLoop::run_sample(std::int64_t head, std::int64_t spread, const Body& b
   }
   const std::int64_t step = rest / spread;
   c_.loop(
-      c_.i64(whole), c_.i64(whole + step * spread), step,
-      [&](Value* j) {
-        body({j, 0, nullptr});
-      },
-      "spread");
+      c_.i64(whole), c_.i64(whole + step * spread), step, [&](Value* j) { body({j, 0, nullptr}); }, "spread");
 }
 
 void SweepLoop::prefetch_sample(std::int64_t head, std::int64_t spread, const std::vector<Stream>& streams) {
