@@ -13,6 +13,8 @@
 #include <cstring>
 #include <random>
 
+#include "compiler/cpu/paired.h"
+#include "compiler/cpu/sweep_place.h"
 #include "lossc/error.h"
 #include "tests/catch.h"
 #include "tests/jit.h"
@@ -209,6 +211,50 @@ TEST_CASE("Masked loads and stores touch nothing outside the mask") {
   munmap(memory, 2 * page);
 }
 #endif
+
+TEST_CASE("Pairs of vectors are dealt in fours and come back in order") {
+  cpu::ConvertTarget target;
+#if defined(__x86_64__)
+  target.avx512_bf16 = __builtin_cpu_supports("avx512bf16");
+#endif
+  for (DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
+    INFO(lossc::dtype_name(dtype));
+    Jit jit;
+    jit.add("copy", 32, [&](Jit::Builder& b, llvm::Value* in, llvm::Value* out, llvm::Value*) {
+      cpu::store_pair(b, dtype, cpu::load_pair(b, dtype, in), out, target);
+    });
+    jit.add("deal", 32, [&](Jit::Builder& b, llvm::Value* in, llvm::Value* out, llvm::Value*) {
+      const cpu::VectorPair pair = cpu::load_pair(b, dtype, in);
+      cpu::store(b, DType::fp32, pair[0], out);
+      cpu::store(b, DType::fp32, pair[1], b.CreateConstGEP1_64(b.getInt8Ty(), out, 64));
+    });
+    jit.compile();
+    const std::size_t size = lossc::dtype_size(dtype);
+    std::vector<std::uint32_t> in(33), out(33, 0xabababab);  // not aligned: it begins at byte 2
+    char* from = reinterpret_cast<char*>(in.data()) + (size == 2 ? 2 : 4);
+    char* to = reinterpret_cast<char*>(out.data()) + (size == 2 ? 2 : 4);
+    std::vector<float> values(32), dealt(32);
+    for (std::size_t i = 0; i < 32; ++i) {
+      const auto bits = static_cast<std::uint16_t>(0x3f00 + 7 * i);
+      if (size == 2) {
+        std::memcpy(from + 2 * i, &bits, 2);
+        values[i] = static_cast<float>(decode(formats[dtype == DType::fp16], bits));
+      } else {
+        values[i] = static_cast<float>(i) + 0.3F;
+        std::memcpy(from + 4 * i, &values[i], 4);
+      }
+    }
+    jit.address("copy")(from, to, 32);
+    CHECK(std::memcmp(from, to, 32 * size) == 0);
+    CHECK(std::memcmp(to + 32 * size, "\xab\xab", size == 2 ? 2 : 0) == 0);
+    jit.address("deal")(from, dealt.data(), 32);
+    for (unsigned v = 0; v < 2; ++v) {
+      for (unsigned lane = 0; lane < 16; ++lane) {
+        CHECK(dealt[16 * v + lane] == values[static_cast<std::size_t>(cpu::PairedUnit::element(v, lane))]);
+      }
+    }
+  }
+}
 
 TEST_CASE("Other element types are refused") {
   llvm::LLVMContext context;

@@ -224,7 +224,12 @@ TEST_CASE("machine code of random losses agrees with the interpreter") {
   const Seeds chosen = seeds_or({.first = 8, .last = seeds, .step = 8});
   int compared = 0, sharp = 0;
   std::size_t most_phases = 0, most_regions = 0;
-  for (std::uint64_t seed = chosen.first; seed <= chosen.last; seed += chosen.step) {
+  std::vector<std::uint64_t> list;
+  // Three that plans have got wrong: values that a later region or the same sweep's anchors are needed for, an index
+  // that an earlier region found.
+  if (!chosen.chosen) list = {65, 117, 211};
+  for (std::uint64_t seed = chosen.first; seed <= chosen.last; seed += chosen.step) list.push_back(seed);
+  for (const std::uint64_t seed : list) {
     const RandomCase c(seed);
     INFO("seed " << seed << ": " << c.text);
     const Plan plan = plan_spec(c.spec, c.registry);

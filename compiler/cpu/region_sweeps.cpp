@@ -281,6 +281,8 @@ std::string RegionSweeps::sweep(std::size_t k) {
   SweepLoop loop(c_, c_.spec.vocab, c_.target.unroll);
   PhaseBody body(*this, k, f->getArg(0), f->getArg(1), loop);
   loop.run([&](const Place& place) { body(place); }, body.streams());
+  // The next row's anchors are chosen first of all.
+  if (shape_.region().phases.size() == 1) loop.prefetch_sample(kSampleHead, kSampleSpread, body.streams());
   body.store_totals(f->getArg(0));
   b_.CreateRetVoid();
   loop.finish(*f);
@@ -337,6 +339,7 @@ std::string RegionSweeps::fused(bool stream) {
         },
         streams);
   }
+  loop.prefetch_sample(kSampleHead, kSampleSpread, phase.streams());
   phase.store_totals(current);
   b_.CreateRetVoid();
   loop.finish(*f);

@@ -96,6 +96,14 @@ void SweepLoop::end_block() {
   }
 }
 
+// Past the row's end this fetches the next row; a prefetch never faults.
+void SweepLoop::prefetch_line(const Stream& s, Value* bytes) {
+  auto& b = c_.b;
+  Value* address = b.CreateGEP(b.getInt8Ty(), s.address, bytes);
+  b.CreateIntrinsic(llvm::Intrinsic::prefetch, {c_.ptr()},
+                    {address, b.getInt32(s.write ? 1 : 0), b.getInt32(3), b.getInt32(1)});
+}
+
 void SweepLoop::prefetch(const std::vector<Stream>& streams, Value* j) {
   auto& b = c_.b;
   const std::int64_t unit = static_cast<std::int64_t>(c_.target.width) * unroll_;
@@ -105,10 +113,7 @@ void SweepLoop::prefetch(const std::vector<Stream>& streams, Value* j) {
     if (ahead == 0 || (s.write && !c_.target.prefetch_write)) continue;
     Value* at = c_.b.CreateGEP(b.getInt8Ty(), s.address, b.CreateMul(j, c_.i64(size)));
     for (std::int64_t line = 0; line < unit * size; line += kLine) {
-      // Past the row's end this fetches the next row; a prefetch never faults.
-      Value* address = b.CreateGEP(b.getInt8Ty(), at, c_.i64(ahead + line));
-      b.CreateIntrinsic(llvm::Intrinsic::prefetch, {c_.ptr()},
-                        {address, b.getInt32(s.write ? 1 : 0), b.getInt32(3), b.getInt32(1)});
+      prefetch_line({at, s.element_bytes, s.write}, c_.i64(ahead + line));
     }
   }
 }
@@ -199,6 +204,17 @@ void SweepLoop::run_sample(std::int64_t head, std::int64_t spread, const Body& b
   const std::int64_t step = rest / spread;
   c_.loop(
       c_.i64(whole), c_.i64(whole + step * spread), step, [&](Value* j) { body({j, 0, nullptr}); }, "spread");
+}
+
+void SweepLoop::prefetch_sample(std::int64_t head, std::int64_t spread, const std::vector<Stream>& streams) {
+  const std::int64_t rest = vocab_ - c_.target.width - head;
+  if (rest < spread || c_.target.read_ahead == 0) return;
+  for (const Stream& s : streams) {
+    for (std::int64_t i = 0; i < spread; ++i) {
+      const auto size = static_cast<std::int64_t>(s.element_bytes);
+      prefetch_line(s, c_.i64((vocab_ + head + rest / spread * i) * size));
+    }
+  }
 }
 
 Value* SweepLoop::reduce(Value* v, const std::function<Value*(Value*, Value*)>& combine) {

@@ -48,6 +48,8 @@ class SweepLoop {
   std::int64_t lead_limit() const { return c_.target.width == 16 ? 15 : 0; }
   /// The first `head` elements and `spread` single vectors of the rest.
   void run_sample(std::int64_t head, std::int64_t spread, const Body& body);
+  /// Fetches what run_sample() will read of the rows that follow in memory.
+  void prefetch_sample(std::int64_t head, std::int64_t spread, const std::vector<Stream>& streams);
   /// The scalar result: float, or i32 for argmax.
   llvm::Value* total(const Accumulator& accumulator);
   /// Turns stack slots into registers; the function is complete.
@@ -63,6 +65,7 @@ class SweepLoop {
   void run_rest(const Body& body);
   llvm::Value* slot(llvm::Type* type, llvm::Value* initial);
   void end_block();
+  void prefetch_line(const Stream& stream, llvm::Value* bytes);
   void prefetch(const std::vector<Stream>& streams, llvm::Value* j);
   llvm::Value* reduce(llvm::Value* v, const std::function<llvm::Value*(llvm::Value*, llvm::Value*)>& combine);
 
