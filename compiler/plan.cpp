@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "compiler/step_schedule.h"
 #include "ir/build_graph.h"
 #include "ir/differentiate.h"
 #include "ir/simplify.h"
@@ -411,73 +412,9 @@ class Planner {
       auto& list = stage == 0          ? plan_.prologue
                    : stage == epilogue ? plan_.epilogue
                                        : plan_.seams[at(stage) - 1];
-      list = schedule(values);
+      list = schedule_steps(g(), values,
+                            [this](NodeId id) -> const std::vector<NodeId>& { return operands(id); });
     }
-  }
-
-  Step step_of(NodeId id) {
-    const Node n = node(id);
-    Step step;
-    if (n.op == Op::segment_sum || n.op == Op::segment_min || n.op == Op::segment_max) {
-      step.kind = Step::Kind::segment;
-      step.map = g().symbol(n.symbol);
-      step.domain = g().map(step.map).to;
-    } else if (ir::is_cross_reduction(n.op)) {
-      step.kind = Step::Kind::reduce;
-      step.domain = node(n.in[0]).space;
-    } else {
-      step.kind = Step::Kind::map;
-      step.domain = n.space;
-    }
-    return step;
-  }
-
-  // Values of one stage as few steps: the next step is of a kind whose remaining values are all ready, so
-  // that none of them has to come later; scalars wait until something needs them.
-  std::vector<Step> schedule(const std::vector<NodeId>& values) {
-    std::set<NodeId> open(values.begin(), values.end());
-    std::map<NodeId, std::set<NodeId>>
-        below;  // of a value, or of what it is computed from: values of this stage
-    std::function<const std::set<NodeId>&(NodeId)> needs = [&](NodeId id) -> const std::set<NodeId>& {
-      if (const auto found = below.find(id); found != below.end()) return found->second;
-      std::set<NodeId> set;
-      for (NodeId in : operands(id)) {
-        if (open.count(in) > 0) set.insert(in);
-        const std::set<NodeId>& more = needs(in);
-        set.insert(more.begin(), more.end());
-      }
-      return below.emplace(id, std::move(set)).first->second;
-    };
-    for (NodeId id : values) needs(id);
-
-    std::vector<Step> steps;
-    while (!open.empty()) {
-      std::map<std::tuple<bool, int, int, std::string>, Step> ready;
-      std::map<std::tuple<bool, int, int, std::string>, int> waiting;
-      for (NodeId id : values) {
-        if (open.count(id) == 0) continue;
-        Step step = step_of(id);
-        const std::tuple key(step.domain == Space::scalar, static_cast<int>(step.kind),
-                             static_cast<int>(step.domain), step.map);
-        const std::set<NodeId>& in = below.at(id);
-        if (std::any_of(in.begin(), in.end(), [&](NodeId need) { return open.count(need) > 0; })) {
-          ++waiting[key];
-          continue;
-        }
-        Step& group = ready[key];
-        if (group.values.empty()) group = std::move(step);
-        group.values.push_back(id);
-      }
-      const auto next = std::min_element(ready.begin(), ready.end(), [&](const auto& a, const auto& b) {
-        const auto rank = [&](const auto& entry) {
-          return std::tuple(std::get<0>(entry.first), waiting[entry.first] > 0);
-        };
-        return rank(a) < rank(b);
-      });
-      for (NodeId id : next->second.values) open.erase(id);
-      steps.push_back(std::move(next->second));
-    }
-    return steps;
   }
 
   void count_traffic() {
