@@ -57,9 +57,10 @@ class Needs {
 
 }  // namespace
 
-// The next step is of a kind whose remaining values are all ready, so that none of them has to come later; scalars
-// wait until something needs them.
-std::vector<Step> schedule_steps(const Graph& graph, const std::vector<NodeId>& values, const OperandsOf& operands) {
+// The next step is of a kind whose remaining values are all ready, so that none of them has to come later;
+// scalars wait until something needs them.
+std::vector<Step> schedule_steps(const Graph& graph, const std::vector<NodeId>& values,
+                                 const OperandsOf& operands) {
   using Key = std::tuple<bool, int, int, std::string>;  // scalar, kind, domain, map
   Needs needs(values, operands);
   std::set<NodeId> open(values.begin(), values.end());

@@ -14,8 +14,8 @@ namespace lossc {
 /// What a value is computed from without going through an element: rows, segments, pairs, scalars.
 using OperandsOf = std::function<const std::vector<ir::NodeId>&(ir::NodeId)>;
 
-/// The steps of one stage (prologue, a seam, epilogue) for the values that it has to materialise. What they need
-/// of earlier stages is there.
+/// The steps of one stage (prologue, a seam, epilogue) for the values that it has to materialise. What they
+/// need of earlier stages is there.
 std::vector<Step> schedule_steps(const ir::Graph& graph, const std::vector<ir::NodeId>& values,
                                  const OperandsOf& operands);
 

@@ -346,6 +346,27 @@ TEST_CASE("logits at the ends of the range") {
   }
 }
 
+TEST_CASE("logits so large that few floats lie between them") {
+  for (const double large : {1e8, 5e8, 1e9, 1.3e9, 2e9, 1e10, 1.7e12, 1e20, 1e30, 2e30}) {
+    for (const double sign : {1.0, -1.0}) {
+      CAPTURE(large, sign);
+      LossCase spec = losses({cross_entropy(), entropy()}, 70);
+      Batch batch{.rows = 4, .vocab = 70};
+      const auto next = static_cast<double>(std::nextafter(static_cast<float>(sign * large), 0.0f));
+      const double value = rounded(DType::fp32, sign * large);
+      batch.logits.assign(280, 0.0);
+      batch.labels["labels"] = {3, 69, 33, 0};
+      for (std::size_t k = 0; k < 70; ++k) {
+        batch.logits[k] = value;                           // all equal
+        batch.logits[70 + k] = k % 3 == 0 ? value : next;  // neighbours
+        batch.logits[140 + k] = k == 33 ? value : 0.0;     // one among zeros
+        batch.logits[210 + k] = rounded(DType::fp32, value * (1.0 + static_cast<double>(k) / 70));
+      }
+      CHECK(verify(spec, batch) == "");
+    }
+  }
+}
+
 TEST_CASE("rows that are flat, near one-hot, or rise late") {
   LossCase spec = losses({cross_entropy(), z_loss(1e-4), entropy(), distillation("reverse_kl")}, 5000);
   spec.outputs = {"lse", "logprobs", "entropy"};

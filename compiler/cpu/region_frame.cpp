@@ -10,8 +10,10 @@ using llvm::Value;
 
 namespace {
 
-// Two different floats beyond this lie so far apart that exp of their difference is 0 in any base.
-constexpr double kHuge = 0x1p100;
+// Floats beyond this lie at least 128 apart, so that the lesser of two has the exponential 0 beside the
+// other's, in base 2 as in base e. Up to here an offset is rounded by 64 at most, and no exponential or sum
+// leaves the range.
+constexpr double kHuge = 0x1p30;
 
 }  // namespace
 
@@ -43,12 +45,12 @@ void RegionFrame::store(Value* frame, Slot slot, std::int64_t of, Value* v) {
 }
 
 // exp(x - anchor) as 2^(x * factor - offset), one multiply-add an element. The offset is rounded; by what
-// that adds to every exponent of the row, the logarithm of a sum is corrected: `excess`. Where the anchor is
-// so large that its product with log2(e) could overflow, any factor does.
+// that adds to every exponent of the row, the logarithm of a sum is corrected: `excess`. Beyond
+// kHuge the factor is 1: nothing is rounded, and nothing overflows.
 void RegionFrame::store_anchor(Value* frame, NodeId x, Value* anchor) {
   auto& b = c_.b;
   Value* huge = b.CreateFCmpOGT(c_.math.abs(anchor), c_.f32(kHuge));
-  Value* factor = b.CreateSelect(huge, c_.f32(0.125), c_.f32(std::numbers::log2e));
+  Value* factor = b.CreateSelect(huge, c_.f32(1.0), c_.f32(std::numbers::log2e));
   Value* offset = b.CreateFMul(anchor, factor);
   Value* excess = c_.math.fma(anchor, factor, b.CreateFNeg(offset));
   store(frame, Slot::value, shape_.anchor_of(x), anchor);
