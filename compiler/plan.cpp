@@ -354,12 +354,17 @@ class Planner {
 
   // The statistics that a row value is computed from, without going through other rows.
   void collect_statistics(NodeId id, std::set<NodeId>& out) {
+    std::set<NodeId> seen;
+    collect_statistics(id, out, seen);
+  }
+  void collect_statistics(NodeId id, std::set<NodeId>& out, std::set<NodeId>& seen) {
+    if (!seen.insert(id).second) return;
     if (is_statistic(g(), id)) {
       out.insert(id);
       return;
     }
     if (ir::is_cross_reduction(node(id).op) || node(id).op == Op::gather) return;
-    for (NodeId in : operands(id)) collect_statistics(in, out);
+    for (NodeId in : operands(id)) collect_statistics(in, out, seen);
   }
 
   bool is_leaf(NodeId id) {
