@@ -155,18 +155,16 @@ TEST_CASE("every kernel of the examples compiles without spills") {
   CHECK(i > 0);
 }
 
-// Two more a spec, of other types, vocabularies and architectures.
+// One more a spec, of other types, vocabulary and architecture.
 TEST_CASE("more kernels of every loss compile without spills", "[slow]") {
   need_nvrtc();
   std::size_t i = 0;
   for (const NamedCase& named : matrix(2)) {
-    for (std::size_t other = 1; other < 3; ++other) {
-      const Types& types = kTypes[(i + other) % 4];
-      const std::int64_t vocab = kVocabs[(i / 4 + 2 * other) % 4];
-      const Arch& arch = kArchs[(i + i / 4 + 2 * other + 1) % 4];
-      CAPTURE(named.name, vocab, arch.name, dtype_name(types.logits), dtype_name(types.gradient));
-      check_compiles(sized(named, types, vocab), arch);
-    }
+    const Types& types = kTypes[(i + 1) % 4];
+    const std::int64_t vocab = kVocabs[(i / 4 + i + 2) % 4];
+    const Arch& arch = kArchs[(i / 16 + i / 4 * 2 + i + 3) % 4];
+    CAPTURE(named.name, vocab, arch.name, dtype_name(types.logits), dtype_name(types.gradient));
+    check_compiles(sized(named, types, vocab), arch);
     ++i;
   }
 }
