@@ -81,6 +81,20 @@ std::vector<NodeId> region_tensors(const Graph& graph, const Region& region) {
   return {tensors.begin(), tensors.end()};
 }
 
+std::vector<bool> values_from_sweeps(const Graph& graph, const Region& region) {
+  std::vector<bool> from(static_cast<std::size_t>(graph.size()), false);
+  for (const Phase& phase : region.phases) {
+    for (NodeId id : phase.statistics) from[static_cast<std::size_t>(id)] = true;
+  }
+  for (NodeId id = 0; id < graph.size(); ++id) {  // operands first
+    for (NodeId in : graph.node(id).in) {
+      if (in != no_node && graph.node(in).space == Space::rows && from[static_cast<std::size_t>(in)])
+        from[static_cast<std::size_t>(id)] = true;
+    }
+  }
+  return from;
+}
+
 namespace {
 
 class Planner {

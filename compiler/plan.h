@@ -71,6 +71,9 @@ std::vector<ir::NodeId> element_inputs(const ir::Graph& graph, const std::vector
 /// Element inputs that a region touches: those it sweeps and those it picks from.
 std::vector<ir::NodeId> region_tensors(const ir::Graph& graph, const Region& region);
 
+/// By node: whether a row value is computed from a sweep of this region.
+std::vector<bool> values_from_sweeps(const ir::Graph& graph, const Region& region);
+
 /// The nodes in row or smaller spaces that an element expression uses, each a value of the row while it is
 /// swept; an anchored softmax counts as its anchor and log_sum.
 std::vector<ir::NodeId> row_operands(const ir::Graph& graph, const std::vector<ir::NodeId>& roots);

@@ -1,7 +1,7 @@
 // Steps: small kernels over positions of a space. What is computed stands in the generated step T:
 //
 //   T::kValues                 values a position
-//   T::kFold[]                 how they are reduced
+//   T::fold_of(k)              how value k is reduced
 //   T::values(a, i, v)         the values at position i, reduced or stored
 //   T::store(a, i, v)          where a segment's results go
 //   T::map(a, i)               what follows at the same position

@@ -1,34 +1,21 @@
 // What names the kernels of a plan on a GPU: their structure, types and vocabulary, the architecture and the
 // compiler; neither names nor numbers nor the order that a spec is written in. What has one key has one
 // source. Skipped where there is no NVRTC.
-#include <cstdio>
-#include <cstdlib>
 #include <set>
 
 #include "catch.h"
 #include "compiler/cuda/cuda_source.h"
 #include "compiler/cuda/nvrtc.h"
-#include "lossc/error.h"
 #include "lossc/loss.h"
 #include "runtime/program_key.h"
 #include "tests/cases.h"
+#include "tests/need_nvrtc.h"
 
 using namespace lossc;
 using namespace lossc::cuda;
 using namespace lossc::test;
 
 namespace {
-
-// Leaves the whole test, for a case of this version of Catch2 cannot be skipped.
-void need_nvrtc() {
-  try {
-    nvrtc_build();
-  } catch (const Error& error) {
-    std::printf("skipped: %s\n", error.what());
-    std::fflush(stdout);
-    std::_Exit(77);
-  }
-}
 
 struct Kernels {
   std::string key, source;
@@ -89,6 +76,17 @@ TEST_CASE("J2: the order of keys and how numbers are written are in neither key 
     "logits": {"vocab": 4096, "dtype": "bf16"}, "version": 1})"));
 }
 
+TEST_CASE("the values of weights and parameters are in neither key nor source") {
+  need_nvrtc();
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"\"weight\": 0.5", "\"weight\": 0.25"}, {"0.1", "0.3"}, {"\"tau\": 2", "\"tau\": 3"}}) {
+    std::string text = kSpec;
+    text.replace(text.find(from), from.size(), to);
+    CAPTURE(text);
+    CHECK(kernels_of(kSpec) == kernels_of(text.c_str()));
+  }
+}
+
 TEST_CASE("what changes kernels changes their key") {
   need_nvrtc();
   std::set<std::string> keys = {kernels_of(kSpec).key};
@@ -131,4 +129,27 @@ TEST_CASE("no source includes anything, and nothing but the source reaches a com
                    option.starts_with("--pre-include")));
     }
   }
+}
+
+// Every value is used twice by the next one: what walks each path of such a graph never ends.
+TEST_CASE("a row value of 2^60 paths is planned and printed") {
+  LossRegistry registry = LossRegistry::builtin();
+  registry.add({.name = "chain",
+                .summary = "many squares",
+                .formula = "((A^2)^2 ...)^2 logprob^2 ...",
+                .inputs = {{.name = "labels"}, {.name = "advantages"}},
+                .value = [](LossContext& c) {
+                  Expr given = c.advantages(), swept = c.logprob();
+                  for (int i = 0; i < 60; ++i) {
+                    given = given * given;
+                    swept = swept * swept;
+                  }
+                  return given * swept;
+                }});
+  const Spec spec = Spec::parse(
+      R"({"version": 1, "logits": {"dtype": "bf16", "vocab": 4096}, "losses": {"own": {"type": "chain"}}})",
+      registry);
+  const Plan plan = plan_spec(spec, registry);
+  CHECK(plan.regions.size() == 1);
+  CHECK(cuda_source(plan, make_layout(plan, spec), spec, "sm_90a").units.size() >= 2);
 }

@@ -1,12 +1,11 @@
-// The CUDA source of every loss: it compiles without spills for all architectures, and depends on what it
-// should. Skipped where there is no NVRTC.
+// The CUDA source of every loss compiles without spills for all architectures. Skipped where there is no
+// NVRTC.
 #include "compiler/cuda/cuda_source.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,26 +13,15 @@
 
 #include "catch.h"
 #include "compiler/cuda/nvrtc.h"
-#include "lossc/error.h"
 #include "lossc/loss.h"
 #include "tests/cases.h"
+#include "tests/need_nvrtc.h"
 
 using namespace lossc;
 using namespace lossc::cuda;
 using namespace lossc::test;
 
 namespace {
-
-// Leaves the whole test, for a case of this version of Catch2 cannot be skipped.
-void need_nvrtc() {
-  try {
-    nvrtc_build();
-  } catch (const Error& error) {
-    std::printf("skipped: %s\n", error.what());
-    std::fflush(stdout);
-    std::_Exit(77);
-  }
-}
 
 CudaSource source_of(const Spec& spec, const char* arch = "sm_90a", int relax = 0) {
   const Plan plan = plan_spec(spec, LossRegistry::builtin());
@@ -167,31 +155,4 @@ TEST_CASE("more kernels of every loss compile without spills", "[slow]") {
     check_compiles(sized(named, types, vocab), arch);
     ++i;
   }
-}
-
-TEST_CASE("the source needs nothing but itself, and names do not change it") {
-  const char* text = R"({"version": 1, "logits": {"dtype": "bf16", "vocab": 4096},
-      "losses": {"%A": {"type": "cross_entropy"}, "%B": {"type": "gspo", "weight": 0.5, "inputs": {"advantages": "%C"}}},
-      "metrics": ["%B.clip_fraction"]})";
-  auto named = [&](const std::string& a, const std::string& b, const std::string& c) {
-    std::string spec = text;
-    for (const auto& [from, to] : {std::pair{"%A", a}, {"%B", b}, {"%C", c}}) {
-      for (std::size_t at; (at = spec.find(from)) != std::string::npos;) spec.replace(at, 2, to);
-    }
-    return source_of(Spec::parse(spec));
-  };
-  const CudaSource source = named("ce", "policy", "advantages");
-  CHECK(source.text.find("#include") == std::string::npos);
-  CHECK(source.text == named("first", "second", "other_advantages").text);
-  CHECK(source.text != source_of(example("examples/specs/ce_z.json")).text);
-}
-
-TEST_CASE("a value that a spec names is no part of the source") {
-  const auto weighted = [](double weight) {
-    return source_of(Spec::parse(fmt::format(
-        R"({{"version": 1, "logits": {{"dtype": "bf16", "vocab": 4096}},
-            "losses": {{"z": {{"type": "z_loss", "weight": {}}}}}}})",
-        weight)));
-  };
-  CHECK(weighted(0.25).text == weighted(0.5).text);
 }

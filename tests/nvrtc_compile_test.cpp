@@ -1,30 +1,20 @@
 // Compilations by the NVRTC of this machine. Skipped where there is none.
 #include <cstdio>
-#include <cstdlib>
 #include <thread>
 
 #include "catch.h"
 #include "child.h"
 #include "compiler/cuda/nvrtc.h"
 #include "runtime/cuda/image.h"
+#include "tests/need_nvrtc.h"
 
 using namespace lossc;
 using namespace lossc::cuda;
 using Catch::Matchers::Contains;
 using lossc::test::in_child;
+using lossc::test::need_nvrtc;
 
 namespace {
-
-// Leaves the whole test, for a case of this version of Catch2 cannot be skipped.
-void need_nvrtc() {
-  try {
-    nvrtc_build();
-  } catch (const Error& error) {
-    std::printf("skipped: %s\n", error.what());
-    std::fflush(stdout);
-    std::_Exit(77);
-  }
-}
 
 constexpr const char* kSource = R"(
 extern "C" __global__ void scale(float* values, int count) {

@@ -225,8 +225,8 @@ TEST_CASE("machine code of random losses agrees with the interpreter") {
   int compared = 0, sharp = 0;
   std::size_t most_phases = 0, most_regions = 0;
   std::vector<std::uint64_t> list;
-  // Three that plans have got wrong: values that a later region or the same sweep's anchors are needed for,
-  // an index that an earlier region found.
+  // Three whose regions depend on each other in seldom ways: on a value of a later region, on an anchor of
+  // the same sweep, on an index that an earlier region finds.
   if (!chosen.chosen) list = {65, 117, 211};
   for (std::uint64_t seed = chosen.first; seed <= chosen.last; seed += chosen.step) list.push_back(seed);
   for (const std::uint64_t seed : list) {

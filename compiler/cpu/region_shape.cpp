@@ -28,7 +28,11 @@ void collect_softmaxes(const ir::Graph& graph, NodeId id, std::set<NodeId>& out,
 }  // namespace
 
 RegionShape::RegionShape(const Plan& plan, const Region& region, std::int64_t vocab)
-    : plan_(plan), region_(region), vocab_(vocab), tensors_(region_tensors(plan.loss.graph, region)) {
+    : plan_(plan),
+      region_(region),
+      vocab_(vocab),
+      tensors_(region_tensors(plan.loss.graph, region)),
+      from_sweeps_(values_from_sweeps(plan.loss.graph, region)) {
   for (NodeId id : region.picks) own_.insert(id);
   for (const Phase& phase : region.phases) own_.insert(phase.statistics.begin(), phase.statistics.end());
   find_kept();
@@ -40,14 +44,6 @@ std::size_t RegionShape::phase_of(NodeId id) const {
     if (std::find(s.begin(), s.end(), id) != s.end()) return k;
   }
   return 0;
-}
-
-bool RegionShape::from_sweep(NodeId id) const {
-  if (owns(id) && node(id).op != Op::pick) return true;
-  for (NodeId in : node(id).in) {
-    if (in != no_node && node(in).space == Space::rows && from_sweep(in)) return true;
-  }
-  return false;
 }
 
 std::vector<NodeId> RegionShape::phase_roots(std::size_t k) const {

@@ -29,7 +29,7 @@ class RegionShape {
   /// The phase of an own statistic.
   std::size_t phase_of(ir::NodeId id) const;
   /// Whether a row value is computed from a sweep of this region.
-  bool from_sweep(ir::NodeId id) const;
+  bool from_sweep(ir::NodeId id) const { return from_sweeps_[static_cast<std::size_t>(id)]; }
 
   /// Element expressions of a phase, and of the emit.
   std::vector<ir::NodeId> phase_roots(std::size_t k) const;
@@ -63,6 +63,7 @@ class RegionShape {
   std::int64_t vocab_;
   std::set<ir::NodeId> own_;
   std::vector<ir::NodeId> tensors_;
+  std::vector<bool> from_sweeps_;
   std::vector<Kept> kept_;
 };
 

@@ -43,9 +43,10 @@ Variant resident(const RegionShape& shape, std::int64_t vectors, int index, cons
     int rounds = static_cast<int>(std::clamp<std::int64_t>((part + 31) / 32, 1, kFewestRounds));
     while (rounds < kMostRounds && round_up((part + rounds - 1) / rounds, 32) > kMostThreads) ++rounds;
     const int threads = round_up((part + rounds - 1) / rounds, 32);
+    if (threads > kMostThreads || (cluster > 1 && threads < kFewestThreadsOfCluster)) continue;
     const int bytes = threads * rounds * shape.vector_bytes;
     const int fit = card.shared_bytes / (bytes + kFixedShared);
-    if (threads > kMostThreads || fit < 2 || (cluster > 1 && threads < kFewestThreadsOfCluster)) continue;
+    if (fit < 2) continue;
     const int blocks = std::min({fit, kResidentThreads / threads, kMostBlocks});
     const double score = static_cast<double>(blocks * part) * (1 - 0.1 * std::bit_width(unsigned(cluster)));
     if (score <= best_score) continue;

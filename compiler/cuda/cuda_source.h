@@ -14,7 +14,7 @@
 
 namespace lossc::cuda {
 
-/// One way to run a region. A batch is served by the first variant that can take it.
+/// How a region is run.
 struct RegionKernel {
   std::string name;
   int threads = 0;

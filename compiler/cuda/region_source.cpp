@@ -34,6 +34,7 @@ class RegionGenerator {
       : c_(context),
         index_(index),
         region_(context.plan.regions[static_cast<std::size_t>(index)]),
+        from_sweeps_(values_from_sweeps(context.graph(), region_)),
         emit_(context, "      ") {
     for (NodeId id : region_.picks) own_.insert(id);
     for (const Phase& phase : region_.phases) own_.insert(phase.statistics.begin(), phase.statistics.end());
@@ -77,13 +78,7 @@ class RegionGenerator {
   }
   bool owns(NodeId id) const { return own_.count(id) > 0; }
   // Whether a row value is computed from a sweep of this region.
-  bool from_sweep(NodeId id) const {
-    if (owns(id) && c_.node(id).op != Op::pick) return true;
-    for (NodeId in : c_.node(id).in) {
-      if (in != no_node && c_.node(in).space == Space::rows && from_sweep(in)) return true;
-    }
-    return false;
-  }
+  bool from_sweep(NodeId id) const { return from_sweeps_[static_cast<std::size_t>(id)]; }
   bool picks_from_sweep() const {
     return std::any_of(region_.picks.begin(), region_.picks.end(),
                        [&](NodeId id) { return from_sweep(c_.node(id).in[1]); });
@@ -544,6 +539,7 @@ class RegionGenerator {
   int index_;
   const Region& region_;
   std::set<NodeId> own_;  // statistics and picks of this region
+  std::vector<bool> from_sweeps_;
   std::vector<Sweep> sweeps_;
   ElementPrinter emit_;
   std::string gradient_text_;

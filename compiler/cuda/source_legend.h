@@ -10,9 +10,8 @@
 
 namespace lossc::cuda {
 
-/// Comment lines: the tensors, buffers, scalars, parameters and results by their numbers, and the values v0,
-/// v1,
-/// ... by the names and formulas that `lossc plan` prints.
+/// Comment lines: the tensors, buffers, scalars, parameters and results by their numbers, and the values
+/// v0, v1, ... by the names and formulas that `lossc plan` prints.
 std::string source_legend(const Plan& plan, const Layout& layout, const Spec& spec);
 
 }  // namespace lossc::cuda
