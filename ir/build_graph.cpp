@@ -113,8 +113,9 @@ class GraphBuilder {
     }
     const std::string& reduction = spec.reduction;
     Expr total;
+    Expr weights = c.token_weights();
     if (domain == Space::rows) {
-      child.value = row_value(c, raw);
+      child.value = row_value(c, weights.empty() ? raw : zero_mul(weights, raw));
       if (reduction == "token_mean") {
         total = sum(child.value) / at_least_one(c.row_count());
       } else if (reduction == "sum" || reduction == "none") {
@@ -125,12 +126,17 @@ class GraphBuilder {
         total = sum(c.segment_mean(child.value)) / at_least_one(c.sequence_count());
       } else if (reduction == "sequence_sum_mean") {
         total = sum(c.segment_sum(child.value)) / at_least_one(c.sequence_count());
+      } else if (reduction == "sequence_sum_norm") {
+        total = sum(c.segment_sum(child.value)) / (at_least_one(c.sequence_count()) * c.divisor());
       }
       if (counts_by_segment(spec, definition)) total = total + bad_guard(c);
     } else if (domain == Space::segments) {
       Expr n = c.segment_count();
+      // A segment's loss is that of each of its tokens: `tokens` adds up their weights.
+      Expr tokens = weights.empty() ? n : c.segment_sum(weights);
+      Expr mean_weight = weights.empty() ? constant(1) : c.segment_mean(weights);
       child.value = select(n > 0.0, raw, 0.0);
-      Expr weighted = select(n > 0.0, n * raw, 0.0);
+      Expr weighted = select(n > 0.0, zero_mul(tokens, raw), 0.0);
       if (reduction == "token_mean") {
         total = sum(weighted) / at_least_one(c.row_count());
       } else if (reduction == "sum" || reduction == "none") {
@@ -138,9 +144,11 @@ class GraphBuilder {
       } else if (reduction == "divisor") {
         total = sum(weighted) / c.divisor();
       } else if (reduction == "sequence_mean") {
-        total = sum(child.value) / at_least_one(c.sequence_count());
+        total = sum(select(n > 0.0, zero_mul(mean_weight, raw), 0.0)) / at_least_one(c.sequence_count());
       } else if (reduction == "sequence_sum_mean") {
         total = sum(weighted) / at_least_one(c.sequence_count());
+      } else if (reduction == "sequence_sum_norm") {
+        total = sum(weighted) / (at_least_one(c.sequence_count()) * c.divisor());
       }
       total = total + bad_guard(c);
     } else {
@@ -257,7 +265,10 @@ class GraphBuilder {
                                 name, child.spec->type));
       }
       value = child.value;
-      if (where == Space::segments) value = row_value(*child.context, child.context->to_rows(value));
+      if (where == Space::segments) {
+        Expr rows = child.context->to_rows(value), weights = child.context->token_weights();
+        value = row_value(*child.context, weights.empty() ? rows : zero_mul(weights, rows));
+      }
     } else {
       base_counts_ = true;
       if (name == "logprobs") value = base_->logprob();

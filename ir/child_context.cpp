@@ -299,6 +299,21 @@ Expr ChildContext::segment_mean(Expr rows) {
   return segment_sum(rows) / length;
 }
 
+Expr ChildContext::extremum(Op op, Expr rows, double rest) {
+  Expr counting = select(
+      counts(),
+      select(shared_.bad(), constant(std::numeric_limits<double>::quiet_NaN()), stop_gradient(rows)), rest);
+  return shared_.along(op, counting, "segment_ids");
+}
+
+Expr ChildContext::segment_min(Expr rows) {
+  return extremum(Op::segment_min, rows, std::numeric_limits<double>::infinity());
+}
+
+Expr ChildContext::segment_max(Expr rows) {
+  return extremum(Op::segment_max, rows, -std::numeric_limits<double>::infinity());
+}
+
 Expr ChildContext::to_rows(Expr segments) {
   return shared_.along(Op::gather, segments, "segment_ids");
 }
@@ -315,12 +330,48 @@ Expr ChildContext::row_count() {
   return shared_.wrap(shared_.graph().apply(Op::reduce_sum, indicator(counts()).node()));
 }
 
-Expr ChildContext::batch_sum(Expr rows) {
-  return shared_.wrap(shared_.graph().apply(Op::reduce_sum, masked(rows).node()));
+Expr ChildContext::batch_sum(Expr values) {
+  Graph& g = shared_.graph();
+  Expr counting;
+  switch (g.node(values.node()).space) {
+    case Space::scalar:
+    case Space::rows:
+      counting = masked(values);
+      break;
+    case Space::segments:
+      counting = select(segment_count() > 0.0, values, 0.0);
+      break;
+    case Space::pairs:
+      counting = select(pair_counts(), values, 0.0);
+      break;
+    default:
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("batch_sum needs one value a row, segment or pair, found one in the space '{}'",
+                              g.space_name(g.node(values.node()).space)));
+  }
+  return shared_.wrap(g.apply(Op::reduce_sum, counting.node()));
 }
 
-Expr ChildContext::batch_mean(Expr rows) {
-  return batch_sum(rows) / max(row_count(), 1.0);
+Expr ChildContext::batch_mean(Expr values) {
+  Graph& g = shared_.graph();
+  Expr count;
+  switch (g.node(values.node()).space) {
+    case Space::segments:
+      count = shared_.wrap(g.apply(Op::reduce_sum, indicator(segment_count() > 0.0).node()));
+      break;
+    case Space::pairs:
+      count = shared_.wrap(g.apply(Op::reduce_sum, indicator(pair_counts()).node()));
+      break;
+    default:
+      count = row_count();
+  }
+  return batch_sum(values) / max(count, 1.0);
+}
+
+Expr ChildContext::token_weights() {
+  if (spec_ == nullptr || !spec_->inputs.contains("token_weights")) return {};
+  const auto name = tensor_name("token_weights");
+  return name ? shared_.wrap(shared_.graph().input(*name, Space::rows)) : Expr();
 }
 
 Expr ChildContext::sequence_count() {

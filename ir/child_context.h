@@ -88,15 +88,19 @@ class ChildContext final : public LossContext {
   Expr segment_sum(Expr rows) override;
   Expr segment_count() override;
   Expr segment_mean(Expr rows) override;
+  Expr segment_min(Expr rows) override;
+  Expr segment_max(Expr rows) override;
   Expr to_rows(Expr segments) override;
   Expr chosen(Expr segments) override;
   Expr rejected(Expr segments) override;
-  Expr batch_sum(Expr rows) override;
-  Expr batch_mean(Expr rows) override;
+  Expr batch_sum(Expr values) override;
+  Expr batch_mean(Expr values) override;
 
   Expr row_count();       ///< scalar: rows that count
   Expr sequence_count();  ///< scalar: segments with a counting row; all of them with count_empty
   Expr pair_counts();     ///< pairs, condition: both segments hold a counting row
+  /// rows: what multiplies each row's loss; empty where the child names no token_weights.
+  Expr token_weights();
   Expr divisor();
 
  private:
@@ -104,6 +108,8 @@ class ChildContext final : public LossContext {
   /// The tensor's name in the batch; nullopt when the child opted out of it.
   std::optional<std::string> tensor_name(std::string_view name) const;
   Expr masked(Expr rows);
+  /// What an extremum over rows leaves out, `rest`, in place of rows that do not count.
+  Expr extremum(Op op, Expr rows, double rest);
   bool count_empty() const;
 
   SharedTensors& shared_;

@@ -92,8 +92,8 @@ void check_inputs(const LossDefinition& definition) {
 
 void check_reductions(const LossDefinition& definition) {
   static const std::vector<std::string> known = {
-      "token_mean",        "sum",       "none",          "sequence_mean",
-      "sequence_sum_mean", "pair_mean", "weighted_mean", "divisor"};
+      "token_mean",        "sum",       "none",          "sequence_mean", "sequence_sum_mean",
+      "sequence_sum_norm", "pair_mean", "weighted_mean", "divisor"};
   std::set<std::string> taken;
   for (const std::string& reduction : definition.reductions) {
     if (!contains(known, reduction)) {
@@ -130,10 +130,10 @@ const std::vector<std::string>& common_child_keys() {
 }
 
 const std::vector<std::string>& allowed_reductions(const LossDefinition& definition) {
-  static const std::vector<std::string> rows = {"token_mean",        "sum",    "none", "sequence_mean",
-                                                "sequence_sum_mean", "divisor"};
-  static const std::vector<std::string> segments = {"token_mean", "sum", "sequence_mean", "sequence_sum_mean",
-                                                    "divisor"};
+  static const std::vector<std::string> rows = {
+      "token_mean", "sum", "none", "sequence_mean", "sequence_sum_mean", "sequence_sum_norm", "divisor"};
+  static const std::vector<std::string> segments = {
+      "token_mean", "sum", "sequence_mean", "sequence_sum_mean", "sequence_sum_norm", "divisor"};
   static const std::vector<std::string> pairs = {"pair_mean", "sum", "divisor"};
   if (!definition.reductions.empty()) return definition.reductions;
   switch (definition.domain) {
@@ -147,8 +147,13 @@ const std::vector<std::string>& allowed_reductions(const LossDefinition& definit
   return rows;
 }
 
+bool needs_divisor(std::string_view reduction) {
+  return reduction == "divisor" || reduction == "sequence_sum_norm";
+}
+
 std::vector<std::string> child_inputs(const LossDefinition& definition) {
   std::vector<std::string> names = common_inputs();
+  if (definition.domain != LossDomain::pairs) names.push_back("token_weights");
   for (const InputDefinition& input : definition.inputs) {
     if (!contains(names, input.name)) names.push_back(input.name);
   }
@@ -159,7 +164,7 @@ std::vector<std::string> child_inputs(const LossDefinition& definition) {
 bool may_opt_out(const LossDefinition& definition, std::string_view input) {
   const InputDefinition* own = find_input(definition, input);
   if (own != nullptr) return !own->required;
-  return input == "labels" || input == "mask" || input == "label_counts";
+  return input == "labels" || input == "mask" || input == "label_counts" || input == "token_weights";
 }
 
 const std::vector<std::string>& batch_metrics() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lossc/loss.h"
@@ -13,6 +14,9 @@ const std::vector<std::string>& common_child_keys();
 
 /// The reductions that a spec may name, the default first.
 const std::vector<std::string>& allowed_reductions(const LossDefinition& definition);
+
+/// Does the reduction divide by the run-time parameter CHILD.divisor?
+bool needs_divisor(std::string_view reduction);
 
 /// The tensors that a child may rename: the definition's, and those that say what counts. Segments and pairs
 /// are the batch's: it has one set of them.

@@ -55,7 +55,8 @@ void read_inputs(const Cursor& at, const LossDefinition& definition, ChildSpec& 
     if (!is_name(target) || std::find(reserved.begin(), reserved.end(), target) != reserved.end()) {
       input.refuse(allowed);
     }
-    if (target != name) child.inputs[name] = target;
+    // Naming token_weights, by whatever name, is what turns them on.
+    if (target != name || name == "token_weights") child.inputs[name] = target;
   }
 }
 
@@ -65,16 +66,19 @@ void read_reduction(const Cursor& at, const LossDefinition& definition, Referenc
   child.reduction = allowed.front();
   if (const auto reduction = at.get("reduction")) child.reduction = reduction->word(allowed);
   if (const auto divisor = at.get("divisor")) {
-    if (child.reduction != "divisor") {
+    if (!needs_divisor(child.reduction)) {
       const bool possible = std::find(allowed.begin(), allowed.end(), "divisor") != allowed.end();
       divisor->fail(
           fmt::format("found a divisor with the reduction {}; allowed: {}", in_quotes(child.reduction),
-                      possible ? "a divisor with \"reduction\": \"divisor\" alone" : "none for this loss"));
+                      possible ? "a divisor with \"reduction\": \"divisor\" or \"sequence_sum_norm\""
+                               : "none for this loss"));
     }
     child.divisor = references.read(*divisor, Range::positive, child.name + ".divisor");
-  } else if (child.reduction == "divisor") {
-    at.require("divisor",
-               "a finite number > 0, the default of the run-time parameter, with the reduction \"divisor\"");
+  } else if (needs_divisor(child.reduction)) {
+    at.require(
+        "divisor",
+        fmt::format("a finite number > 0, the default of the run-time parameter, with the reduction {}",
+                    in_quotes(child.reduction)));
   }
 }
 
@@ -164,6 +168,7 @@ std::map<std::string, std::string> spec_tensors(const std::vector<ChildSpec>& ch
         if (defined.name == input && kind != input) kind = defined.space;
       }
       const auto renamed = child.inputs.find(input);
+      if (renamed == child.inputs.end() && input == "token_weights") continue;
       if (renamed != child.inputs.end() && !renamed->second) continue;
       const std::string name = renamed == child.inputs.end() ? input : *renamed->second;
       const std::string path = fmt::format("losses.{}.inputs.{}", child.name, input);

@@ -106,10 +106,14 @@ Schema inputs_schema(const LossDefinition& definition) {
   return {{"type", "object"}, {"additionalProperties", false}, {"properties", std::move(properties)}};
 }
 
-// A divisor stands exactly where the reduction is "divisor".
+// A divisor stands exactly where the reduction needs one.
 Schema divisor_rule(const std::vector<std::string>& reductions) {
-  const bool by_default = reductions.front() == "divisor";
-  Schema condition = {{"properties", {{"reduction", {{"enum", {"divisor"}}}}}}};
+  const bool by_default = needs_divisor(reductions.front());
+  Schema dividing = Schema::array();
+  for (const std::string& reduction : reductions) {
+    if (needs_divisor(reduction)) dividing.push_back(reduction);
+  }
+  Schema condition = {{"properties", {{"reduction", {{"enum", std::move(dividing)}}}}}};
   if (by_default) {
     condition["properties"]["reduction"]["enum"].push_back(nullptr);
   } else {

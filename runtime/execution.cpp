@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "ir/names.h"
+#include "ir/registry.h"
 #include "ir/spec_parameters.h"
+#include "lossc/loss.h"
 #include "lossc/program.h"
 #include "runtime/batch.h"
 #include "runtime/executor.h"
@@ -103,10 +105,16 @@ void Execution::set_stream(void* stream) {
 void Execution::bind(std::string_view name, TensorView tensor) {
   const auto& known = impl_->known;
   // One batch may serve several programs: what only another one needs is no error here.
-  static const std::set<std::string_view> standard = {
-      "labels",       "mask",       "cu_seqlens",    "segment_ids",  "num_segments",
-      "label_counts", "grad_scale", "ignore_index",  "old_logprobs", "ref_logprobs",
-      "advantages",   "pairs",      "teacher_logits"};
+  static const std::set<std::string, std::less<>> standard = [] {
+    std::set<std::string, std::less<>> names = {"labels",       "mask",         "cu_seqlens",
+                                                "segment_ids",  "num_segments", "pairs",
+                                                "label_counts", "grad_scale",   "ignore_index"};
+    for (const std::string& type : LossRegistry::builtin().names()) {
+      const std::vector<std::string> inputs = ir::child_inputs(LossRegistry::builtin().at(type));
+      names.insert(inputs.begin(), inputs.end());
+    }
+    return names;
+  }();
   const bool is_known = std::find(known.begin(), known.end(), name) != known.end();
   if (!is_known && standard.count(name) > 0) return;
   if (!is_known) {

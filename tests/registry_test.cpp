@@ -189,5 +189,6 @@ TEST_CASE("what a child may say follows from its definition") {
   CHECK_FALSE(metric_form(rows, "all").mean);
   CHECK(metric_form(rows, "margin").of_pairs);
   CHECK(metric_form(rows, "entropy").mean);
-  CHECK(child_inputs(definition("r")) == std::vector<std::string>{"label_counts", "labels", "mask"});
+  CHECK(child_inputs(definition("r")) ==
+        std::vector<std::string>{"label_counts", "labels", "mask", "token_weights"});
 }

@@ -207,11 +207,15 @@ class LossContext {
   virtual Expr segment_count() = 0;         ///< segments: rows that count
   virtual Expr segment_mean(
       Expr rows) = 0;  ///< sum / max(count, 1); count from label_counts where a batch has them
+  virtual Expr segment_min(Expr rows) = 0;   ///< over rows that count, +inf of none; no derivative
+  virtual Expr segment_max(Expr rows) = 0;   ///< over rows that count, -inf of none; no derivative
   virtual Expr to_rows(Expr segments) = 0;   ///< segments -> rows
   virtual Expr chosen(Expr segments) = 0;    ///< segments -> pairs
   virtual Expr rejected(Expr segments) = 0;  ///< segments -> pairs
-  virtual Expr batch_sum(Expr rows) = 0;     ///< rows -> scalar, over rows that count
-  virtual Expr batch_mean(Expr rows) = 0;    ///< rows -> scalar, over rows that count; 0 when none does
+  /// rows, segments or pairs -> scalar, over those that count: rows by counts(), segments with a row that
+  /// counts, pairs of two such segments.
+  virtual Expr batch_sum(Expr values) = 0;
+  virtual Expr batch_mean(Expr values) = 0;  ///< batch_sum divided by how many count; 0 when none does
 };
 
 /// The loss types that a spec may name.
